@@ -91,6 +91,11 @@ class Pool:
         return sums.index_add_(0, self.turn, values) / self.lengths.clamp(min=1)
 
     @property
+    def starts(self) -> Tensor:
+        """[E] number of the first transition of each episode."""
+        return torch.searchsorted(self.episode, torch.arange(len(self.episodes)))
+
+    @property
     def anchors(self) -> list[str]:
         """[N] the raw observation that each action answered: GiGPO's anchor states.
 
@@ -183,8 +188,8 @@ class Prepared:
     """The rows that an update learns from, and what each of its N transitions is worth."""
 
     rows: list[TokenRow]
-    """with ``advantage`` and ``wm_weight``, and with a critic ``value_target`` and ``old_value``; truncated, or
-    with later observations"""
+    """with ``advantage`` and ``wm_weight``, and with a critic ``value_target`` and ``old_value``; truncated,
+    or with later observations"""
     metrics: dict[str, float]
     advantages: Tensor
     """[N], or [A] by action token"""
@@ -213,8 +218,7 @@ def collect(trajectories: Sequence[Trajectory]) -> Pool:
     rows: list[TokenRow] = []
     first = 0
     for e in good:
-        for row in e.rows:
-            rows.append(replace(row, turn=[t if t < 0 else first + t for t in row.turn]))
+        rows += [row.numbered(first) for row in e.rows]
         first += len(e.own)
     turns = [t for row in rows for t, r in zip(row.turn, row.role, strict=True) if r == ACTION]
     return Pool(

@@ -160,9 +160,7 @@ class Updater:
             logprobs = self.policy.logprobs(batch, self.temperature)
         if self.objective.kl_in == "loss" and self.reference is not None:
             batch = replace(batch, ref_logprob=self._reference(batch))
-        output = combined_loss(
-            logprobs, batch, totals, self.objective, self.world_model, entropy
-        )
+        output = combined_loss(logprobs, batch, totals, self.objective, self.world_model, entropy)
         if self.settings.measure_gradients:
             self._measure(output.policy_loss, apart["policy"])
             if output.wm_loss is not None:

@@ -18,8 +18,8 @@ from paw_train.policies.checkpoints import find_checkpoint
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.rows import recorded_row
-from paw_train.rollouts.scoring import transition_logprobs
-from paw_train.rollouts.tokens import TokenRow
+from paw_train.rollouts.scoring import row_logprobs
+from paw_train.rollouts.tokens import OBSERVATION, TokenRow
 from paw_train.settings import overridden
 from paw_train.settings.recorded import recorded_settings
 from paw_train.settings.run import read_recorded
@@ -135,7 +135,9 @@ def observation_probabilities(
     Returns:
         For each row [T] probabilities in (0, 1].
     """
-    for number, row in enumerate(rows):
-        row.steps[0].index = number
-    found = transition_logprobs(policy, rows, token_budget)
-    return [found[number][1].double().exp().clamp(max=1.0).numpy() for number in range(len(rows))]
+    scores = row_logprobs(policy, rows, token_budget)
+    seen = (
+        values[[role == OBSERVATION for role in row.role]]
+        for row, values in zip(rows, scores, strict=True)
+    )
+    return [values.double().exp().clamp(max=1.0).numpy() for values in seen]

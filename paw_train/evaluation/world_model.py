@@ -27,8 +27,8 @@ from paw_train.policies.local.policy import LocalPolicy
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import Request, Sampling
 from paw_train.rollouts.rows import recorded_row
-from paw_train.rollouts.scoring import batches
-from paw_train.rollouts.tokens import TokenRow
+from paw_train.rollouts.scoring import collate
+from paw_train.rollouts.tokens import OBSERVATION, TokenRow, micro_batches
 from paw_train.settings import EnvSettings
 from paw_train.settings.rollout import RolloutSettings
 
@@ -46,7 +46,7 @@ class Prediction:
     """The sequence of one transition, and the observation to be predicted."""
 
     row: TokenRow
-    """context, answer and observation; its one step's ``observation`` span is what counts"""
+    """context, answer and observation, which is what counts"""
     text: str
     """the observation"""
     episode: int
@@ -165,25 +165,22 @@ def score(
         progress: called with the number of transitions done.
     """
     policy.model.eval()
+    rows = [prediction.row for prediction in wanted]
     sums: list[Sums] = [Sums() for _ in wanted]
-    for number, prediction in enumerate(wanted):
-        prediction.row.steps[0].index = number
     done = 0
-    for batch in batches(policy, [p.row for p in wanted], batch_tokens):
-        which, place = batch.observation_mask.nonzero(as_tuple=True)
-        tokens = batch.row[which, place] * batch.input_ids.shape[1] + batch.column[which, place]
-        target = batch.input_ids.flatten()[tokens]
+    for part in micro_batches(rows, batch_tokens):
+        batch = collate([rows[i] for i in part], policy.pad_id).to(policy.device)
+        tokens = batch.observation.flatten().nonzero().squeeze(1)
+        target = batch.ids.flatten()[tokens]
         logits = policy.logits(batch, tokens).float()
         nll = torch.nn.functional.cross_entropy(logits, target, reduction="none").double().cpu()
         correct = (logits.argmax(-1) == target).cpu()
-        for s, index in enumerate(batch.index.tolist()):
-            mine = (which == s).cpu()
-            right = int(correct[mine].sum())
-            length = int(mine.sum())
-            sums[index] = Sums(
-                1, length, len(wanted[index].text), float(nll[mine].sum()), right, right == length
-            )
-        done += batch.transitions
+        lengths = batch.observation.sum(1).tolist()
+        for i, own, right in zip(part, nll.split(lengths), correct.split(lengths), strict=True):
+            hits, length = int(right.sum()), len(own)
+            text = wanted[i].text
+            sums[i] = Sums(1, length, len(text), float(own.sum()), hits, hits == length)
+        done += len(part)
         if progress:
             progress(done)
     return sums
@@ -194,15 +191,14 @@ def write_out(policy: LocalPolicy, wanted: Sequence[Prediction], batch: int = 32
     texts: list[str] = []
     for start in range(0, len(wanted), batch):
         part = wanted[start : start + batch]
-        spans = [p.row.steps[0].observation for p in part]
-        longest = max(end - begin for begin, end in spans)
+        places = [p.row.places(OBSERVATION)[0] for p in part]
         requests = [
-            Request(str(i), 0, [], p.row.ids[: span[0]])
-            for i, (p, span) in enumerate(zip(part, spans, strict=True))
+            Request(str(i), 0, [], p.row.ids[: own[0]])
+            for i, (p, own) in enumerate(zip(part, places, strict=True))
         ]
-        session = policy.session(Sampling(0.0, longest, ()), False)
-        for response, (begin, end) in zip(session.respond(requests), spans, strict=True):
-            texts.append(policy.chat.decode(response.ids[: end - begin]))
+        session = policy.session(Sampling(0.0, max(map(len, places)), ()), False)
+        for response, own in zip(session.respond(requests), places, strict=True):
+            texts.append(policy.chat.decode(response.ids[: len(own)]))
     return texts
 
 

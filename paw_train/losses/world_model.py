@@ -1,7 +1,7 @@
 """World-model losses of one observation token (Eq. 5, 7), and means over the tokens of a row.
 
-Position `t` of a `[B, T]` tensor holds the log-probability of token `t` given all before it. Values outside the
-mask are never read, NaN and infinities included.
+Position `t` of a `[B, T]` tensor holds the log-probability of token `t` given all before it. Values outside
+the mask are never read, NaN and infinities included.
 """
 
 from collections.abc import Callable

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -143,9 +143,7 @@ def batch_logprobs(
     acts, others = (mask.flatten().nonzero().squeeze(1) for mask in (batch.action, seen))
     temperatures = torch.ones(len(acts) + len(others), device=acts.device, dtype=torch.float64)
     temperatures[: len(acts)] = temperature or 1.0
-    scores = score(
-        batch.ids, torch.cat([acts, others]), temperatures, len(acts) if entropy else 0
-    )
+    scores = score(batch.ids, torch.cat([acts, others]), temperatures, len(acts) if entropy else 0)
     result = scores.logprobs.new_zeros(batch.ids.shape)
     result = result.masked_scatter(batch.action, scores.logprobs[: len(acts)])
     result = result.masked_scatter(seen, scores.logprobs[len(acts) :])

@@ -1,7 +1,8 @@
 """Transitions as token ids: what one forward pass reads, and the role of every token in it.
 
 A ``TokenRow`` is one sequence. In window mode it is one transition (prompt, response, next observation), in
-conversation mode a whole episode. Ids are those that were sampled. Text is never tokenised again to find a role.
+conversation mode a whole episode. Ids are those that were sampled. Text is never tokenised again to find a
+role.
 """
 
 from __future__ import annotations
@@ -79,6 +80,10 @@ class TokenRow:
         """A copy with the first ``end`` tokens."""
         return replace(self, **{name: values[:end] for name, values in self.columns().items()})  # type: ignore[arg-type]
 
+    def numbered(self, first: int) -> TokenRow:
+        """A copy whose transitions are numbered from ``first`` instead of 0."""
+        return replace(self, turn=[turn if turn < 0 else first + turn for turn in self.turn])
+
     def places(self, role: int) -> dict[int, list[int]]:
         """Places of the tokens with a role, by turn, in order."""
         found: dict[int, list[int]] = {}
@@ -91,9 +96,7 @@ class TokenRow:
 def micro_batches(rows: Sequence[TokenRow], token_budget: int) -> Iterator[list[int]]:
     """Numbers of the rows, longest first, in batches of at most so many padded tokens (one row at least)."""
     lengths = [len(row.ids) for row in rows]
-    return batches_alike(
-        range(len(rows)), lengths.__getitem__, token_budget, _PASS, _MOST_PADDING
-    )
+    return batches_alike(range(len(rows)), lengths.__getitem__, token_budget, _PASS, _MOST_PADDING)
 
 
 def batches_alike(

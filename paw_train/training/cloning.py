@@ -16,6 +16,7 @@ from paw_gym.internals.files import append_jsonl, truncate_jsonl
 from paw_gym.internals.validation import reason_of
 from paw_gym.pool import EnvPool
 from paw_train.environments import has_solver, make_pool
+from paw_train.losses.batch import Batch
 from paw_train.policies.checkpoints import find_checkpoint
 from paw_train.policies.local.checkpoint import load_checkpoint, save_checkpoint
 from paw_train.policies.local.guarded_step import GuardedStep, MasterWeights
@@ -23,7 +24,8 @@ from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.scratch import spells
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.rollout import demonstrations
-from paw_train.rollouts.tokens import TokenBatch, TokenRow, collate
+from paw_train.rollouts.scoring import collate
+from paw_train.rollouts.tokens import TokenRow
 from paw_train.settings import CloningSettings, Settings
 from paw_train.training.environments import divided, member_seed
 from paw_train.training.muon import Muon
@@ -291,22 +293,19 @@ def _loss(
         return _response_loss(policy, batch)
     logits = policy.whole_logits(batch)
     weights = batch.attention_mask.float() * context_weight
-    responses = torch.zeros_like(weights, dtype=torch.bool)
-    responses[batch.row[batch.action_mask], batch.column[batch.action_mask]] = True
-    weights[responses] = 1.0
-    targets, weights = batch.input_ids[:, 1:], weights[:, 1:]
+    weights[batch.action] = 1.0
+    targets, weights = batch.ids[:, 1:], weights[:, 1:]
     losses = torch.nn.functional.cross_entropy(
         logits[:, :-1].transpose(1, 2).float(), targets, reduction="none"
     )
-    right = (logits[:, :-1].argmax(-1) == targets)[responses[:, 1:]]
+    right = (logits[:, :-1].argmax(-1) == targets)[batch.action[:, 1:]]
     return (losses * weights).sum() / weights.sum(), right.float().mean().item()
 
 
-def _response_loss(policy: LocalPolicy, batch: TokenBatch) -> tuple[Tensor, float]:
+def _response_loss(policy: LocalPolicy, batch: Batch) -> tuple[Tensor, float]:
     """The loss on responses alone: no other logits are made."""
-    number = batch.row * batch.input_ids.shape[1] + batch.column
-    tokens = number[batch.action_mask].unique()
+    tokens = batch.action.flatten().nonzero().squeeze(1)
     logits = policy.logits(batch, tokens).float()
-    targets = batch.input_ids.flatten()[tokens]
+    targets = batch.ids.flatten()[tokens]
     right = (logits.argmax(-1) == targets).float().mean().item()
     return torch.nn.functional.cross_entropy(logits, targets), right

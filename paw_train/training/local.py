@@ -459,9 +459,8 @@ class Run:
         self._rest()
         rolled = time.perf_counter()
         show.learning(update)
-        leave_out(kept, self.policy.tokenizer, s.world_model)
-        transitions = collect(kept)
-        experience = prepare(
+        transitions = collect(leave_out(kept, self.policy.tokenizer, s.world_model))
+        prepared = prepare(
             transitions,
             s.algorithm,
             s.objective,
@@ -472,17 +471,18 @@ class Run:
         )
         if s.record.every and update % s.record.every == 0:
             kept_groups = pool.recorded(sampled, s.record.groups)
-            record(self.folder, update + 1, kept_groups, transitions, experience, self.policy, s)
-        metrics: dict[str, Any] = updater.step(experience, update, update_seed(s.seed, update))
+            record(self.folder, update + 1, kept_groups, transitions, prepared, self.policy, s)
+        seed = update_seed(s.seed, update)
+        metrics: dict[str, Any] = updater.step(prepared.rows, update, seed)
         updater.release()
-        found = {**pool.metrics(sampled), **experience.metrics, **metrics}
+        found = {**pool.metrics(sampled), **prepared.metrics, **metrics}
         return {
             "update": update + 1,
             # of a critic that diverged, they may be no numbers
             **{name: value for name, value in found.items() if math.isfinite(value)},
-            "tokens": sum(len(row.ids) for row in experience.rows),
+            "tokens": sum(len(row.ids) for row in prepared.rows),
             "sampled_tokens": sampled_tokens(sampled),
-            "transitions": len(experience.advantages),
+            "transitions": len(prepared.entropy),
             "seconds_rollout": rolled - started,
             "seconds_train": time.perf_counter() - rolled,
             "peak_memory_mb": _peak_memory(self.device) / 2**20,

@@ -8,8 +8,7 @@ so a run with and without it computes the same.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,13 @@ from torch import Tensor
 
 from paw_gym.internals.files import json_text, write_text
 from paw_gym.transition import write_jsonl
-from paw_train.algorithms.experience import Experience, Pool
+from paw_train.algorithms.experience import Pool, Prepared
 from paw_train.losses.world_model import predicted_well
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.rollout import Trajectory
-from paw_train.rollouts.scoring import transition_logprobs
-from paw_train.rollouts.tokens import StepSpans, TokenRow
+from paw_train.rollouts.scoring import row_logprobs
+from paw_train.rollouts.tokens import ACTION, OBSERVATION, TokenRow
 from paw_train.settings import Settings
 
 ROLLOUTS, TOKENS = "rollouts", "tokens"
@@ -37,7 +36,7 @@ def record(
     update: int,
     kept: Sequence[Trajectory],
     pool: Pool,
-    experience: Experience,
+    prepared: Prepared,
     policy: LocalPolicy,
     settings: Settings,
 ) -> None:
@@ -48,13 +47,13 @@ def record(
         update: its number; the first is 1.
         kept: the episodes.
         pool: what the update learns from; a kept episode that is not in it has no tokens written.
-        experience: made from the pool, before any optimiser step.
+        prepared: made from the pool, before any optimiser step.
         policy: as it was when the episodes were sampled.
         settings: of the run.
     """
     name = f"{update:06d}.jsonl"
     if settings.record.tokens:
-        lines = token_records(kept, pool, experience, policy, settings)
+        lines = token_records(kept, pool, prepared, policy, settings)
         (folder / TOKENS).mkdir(exist_ok=True)
         _write_lines(folder / TOKENS / name, [{"update": update, **line} for line in lines])
     (folder / ROLLOUTS).mkdir(exist_ok=True)
@@ -65,40 +64,51 @@ def record(
 def token_records(
     kept: Sequence[Trajectory],
     pool: Pool,
-    experience: Experience,
+    prepared: Prepared,
     policy: LocalPolicy,
     settings: Settings,
 ) -> list[dict[str, Any]]:
     """One record an episode, of JSON values; see ``docs/viewer.md`` for the fields."""
-    learned = {id(t) for t in pool.episodes}
-    inside = [t for t in kept if id(t) in learned]
-    # what a filter leaves out of the loss is shown all the same
-    rows = [
-        TokenRow(row.ids, [replace(step, left_out=[]) for step in row.steps])
-        for t in inside
-        for row in t.rows
-    ]
+    # of the rows as they were rolled out: what a filter leaves out of the loss is shown all the same
+    starts = {
+        id(t.episode): int(first) for t, first in zip(pool.episodes, pool.starts, strict=True)
+    }
+    inside = [t for t in kept if id(t.episode) in starts]
+    rows = [row for t in inside for row in t.rows]
     budget = settings.optimizer.micro_batch_tokens
-    scores = transition_logprobs(policy, rows, budget, settings.rollout.temperature)
+    scores = iter(row_logprobs(policy, rows, budget, settings.rollout.temperature))
     texts = TokenTexts(policy.chat)
-    return [_episode(t, pool, experience, scores, texts, settings) for t in inside]
+    return [
+        _episode(t, starts[id(t.episode)], pool, prepared, scores, texts, settings) for t in inside
+    ]
 
 
 def _episode(
     trajectory: Trajectory,
+    first: int,
     pool: Pool,
-    experience: Experience,
-    scores: dict[int, tuple[Tensor, Tensor]],
+    prepared: Prepared,
+    scores: Iterator[Tensor],
     texts: TokenTexts,
     settings: Settings,
 ) -> dict[str, Any]:
-    plan, groups = experience.plan, experience.wm_groups
-    assert plan is not None and groups is not None
     world_model = settings.world_model
-    first = trajectory.rows[0].steps[0].index
-    lam = float(plan.lambdas[groups[first]])
-    owned = [(row, step) for row in trajectory.rows for step in row.steps]
     shared = trajectory.episode.shared_steps
+    steps = []
+    for row, known in zip(trajectory.rows, scores, strict=False):
+        actions, observations = row.places(ACTION), row.places(OBSERVATION)
+        steps += [
+            {
+                "step": shared + turn,
+                **_worth(first + turn, pool, prepared),
+                "admissible": _listed(trajectory.offered, turn),
+                "response": _tokens(row, known, actions[turn], texts),
+                "observation": _observation(
+                    row, known, observations.get(turn, []), texts, world_model.rho
+                ),
+            }
+            for turn in actions
+        ]
     return {
         "episode_id": trajectory.episode.episode_id,
         "group": trajectory.episode.group,
@@ -106,16 +116,8 @@ def _episode(
         "loss": world_model.loss,
         "rho": world_model.rho,
         "temperature": settings.rollout.temperature,
-        "lambda": _short(lam),
-        "steps": [
-            {
-                "step": shared + number,
-                **_worth(step, experience),
-                "admissible": _listed(trajectory.offered, number),
-                **_tokens(row, step, *scores[step.index], texts, world_model.rho),
-            }
-            for number, (row, step) in enumerate(owned)
-        ],
+        "lambda": _short(float(prepared.plan.lambdas[prepared.wm_groups[first]])),
+        "steps": steps,
     }
 
 
@@ -124,40 +126,35 @@ def _listed(offered: Sequence[Sequence[str] | None], number: int) -> list[str] |
     return None if found is None else list(found)
 
 
-def _worth(step: StepSpans, experience: Experience) -> dict[str, Any]:
-    plan, entropy = experience.plan, experience.entropy
-    assert plan is not None and entropy is not None
-    advantage = experience.advantages[step.index]
-    if advantage.ndim:  # by action token
-        advantage = advantage[: step.action[1] - step.action[0]]
+def _worth(number: int, pool: Pool, prepared: Prepared) -> dict[str, Any]:
+    advantages = prepared.advantages
+    by_token = advantages.shape == pool.turn.shape and len(advantages) != len(prepared.entropy)
     return {
-        "entropy": _short(float(entropy[step.index])),
-        "advantage": _numbers(advantage) if advantage.ndim else _short(float(advantage)),
-        "selected": bool(plan.selected[step.index]),
-        "weight": _short(float(experience.wm_weights[step.index])),
+        "entropy": _short(float(prepared.entropy[number])),
+        "advantage": _numbers(advantages[pool.turn == number])
+        if by_token
+        else _short(float(advantages[number])),
+        "selected": bool(prepared.plan.selected[number]),
+        "weight": _short(float(prepared.plan.weights[number])),
     }
 
 
 def _tokens(
-    row: TokenRow,
-    step: StepSpans,
-    action: Tensor,
-    observation: Tensor,
-    texts: TokenTexts,
-    rho: float,
+    row: TokenRow, logprobs: Tensor, places: Sequence[int], texts: TokenTexts
 ) -> dict[str, Any]:
-    well = predicted_well(observation[None], torch.ones(1, len(observation)), rho)[0]
     return {
-        "response": {
-            "tokens": texts(row.ids[slice(*step.action)]),
-            "logprobs": _numbers(action),
-        },
-        "observation": {
-            "tokens": texts(row.ids[slice(*step.observation)]),
-            "logprobs": _numbers(observation),
-            "clipped": "".join("1" if flag else "0" for flag in well.tolist()),
-        },
+        "tokens": texts([row.ids[place] for place in places]),
+        "logprobs": _numbers(logprobs[list(places)]),
     }
+
+
+def _observation(
+    row: TokenRow, logprobs: Tensor, places: Sequence[int], texts: TokenTexts, rho: float
+) -> dict[str, Any]:
+    own = logprobs[list(places)]
+    well = predicted_well(own[None], torch.ones(1, len(own)), rho)[0]
+    clipped = "".join("1" if flag else "0" for flag in well.tolist())
+    return {**_tokens(row, logprobs, places, texts), "clipped": clipped}
 
 
 class TokenTexts:

@@ -9,12 +9,11 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from paw_train.rollouts.tokens import Span, TokenRow
+from paw_train.rollouts.tokens import ACTION, TokenRow
 
 _SHARE = 0.9
 """probability that a row is changed, and then of each of its words that can be replaced"""
@@ -53,38 +52,23 @@ def _respelled(
 ) -> TokenRow:
     chosen = _copied(row, words) if rng.random() < _SHARE else []
     made_up = {name: _made_up(name, rng) for name in chosen if rng.random() < _SHARE}
-    tokens: list[int] = []
-    starts = []
-    for token in row.ids:
-        starts.append(len(tokens))
+    respelled = TokenRow()
+    for token, role, turn in zip(row.ids, row.role, row.turn, strict=True):
         space, name, number = words.get(token, ("", "", ""))
         if name in made_up:
             written = f"{space}{made_up[name]}{number}".replace(" ", "\u0120")
-            tokens += [ids[character] for character in written]
+            respelled.append([ids[character] for character in written], role, turn)
         else:
-            tokens.append(token)
-    starts.append(len(tokens))
-
-    def moved(span: Span) -> Span:
-        return starts[span[0]], starts[span[1]]
-
-    steps = []
-    for step in row.steps:
-        action = moved(step.action)
-        chances = [0.0] * (action[1] - action[0])
-        steps.append(
-            replace(step, action=action, observation=moved(step.observation), logprobs=chances)
-        )
-    return replace(row, ids=tokens, steps=steps)
+            respelled.append([token], role, turn)
+    return respelled
 
 
 def _copied(row: TokenRow, words: dict[int, tuple[str, ...]]) -> list[str]:
     """Names in responses that the model has read before it first wrote them."""
-    said = {i for step in row.steps for i in range(*step.action)}
     places: dict[str, list[bool]] = defaultdict(list)
-    for i, token in enumerate(row.ids):
+    for token, role in zip(row.ids, row.role, strict=True):
         if token in words:
-            places[words[token][1]].append(i in said)
+            places[words[token][1]].append(role == ACTION)
     return [name for name, spoken in places.items() if any(spoken) and not spoken[0]]
 
 

@@ -14,7 +14,7 @@ from paw_gym.prompts import PromptTemplate
 from paw_gym.transition import Episode
 from paw_train.evaluation import world_model
 from paw_train.rollouts.chat import ChatFormat
-from paw_train.rollouts.tokens import StepSpans, TokenRow
+from paw_train.rollouts.tokens import OBSERVATION, TokenRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +23,6 @@ class Example:
 
     context: tuple[int, ...]
     """ids up to where the next observation begins, the action included"""
-    action: tuple[int, int]
-    """span of the action in the context"""
     target: tuple[int, ...]
     """ids of the next observation, and the token that ends it"""
     text: str
@@ -49,12 +47,10 @@ def examples_of(
     end = ending(chat)
     found = []
     for prediction in world_model.predictions(episodes, chat, shown, template, limit):
-        ids, step = prediction.row.ids, prediction.row.steps[0]
-        start, stop = step.observation
-        target = (*ids[start:stop], *([] if end is None else [end]))
-        found.append(
-            Example(tuple(ids[:start]), step.action, target, prediction.text, prediction.episode)
-        )
+        ids, places = prediction.row.ids, prediction.row.places(OBSERVATION)[0]
+        target = (*(ids[place] for place in places), *([] if end is None else [end]))
+        context = tuple(ids[: places[0]])
+        found.append(Example(context, target, prediction.text, prediction.episode))
     return found
 
 
@@ -70,7 +66,8 @@ def packed(examples: Sequence[Example]) -> list[TokenRow]:
     """Token rows in which each example is a transition; contexts that nest share a row.
 
     In a dialogue the example of an early step is the beginning of a later one's context: one row
-    then holds both, and each token is computed once. Rows of other contexts stay apart.
+    then holds both, and each token is computed once. Rows of other contexts stay apart. The world-model
+    weights of an example's tokens sum to 1.
     """
     by_episode: dict[int, list[Example]] = {}
     for example in examples:
@@ -82,13 +79,15 @@ def _nested(examples: Sequence[Example]) -> Iterator[TokenRow]:
     left = sorted(examples, key=lambda e: len(e.context) + len(e.target), reverse=True)
     while left:
         row = TokenRow([*left[0].context, *left[0].target])
+        row.advantage = [0.0] * len(row.ids)
+        row.wm_weight = [0.0] * len(row.ids)
         inside = [e for e in left if _begins(row.ids, e)]
         left = [e for e in left if not _begins(row.ids, e)]
-        for example in reversed(inside):
-            start = len(example.context)
-            observation = (start, start + len(example.target))
-            length = example.action[1] - example.action[0]
-            row.steps.append(StepSpans(example.action, observation, [0.0] * length))
+        for number, example in enumerate(reversed(inside)):
+            start, length = len(example.context), len(example.target)
+            for place in range(start, start + length):
+                row.role[place], row.turn[place] = OBSERVATION, number
+                row.wm_weight[place] += 1 / length
         yield row
 
 

@@ -10,10 +10,9 @@ import numpy as np
 import torch
 
 from paw_train.algorithms import grpo
-from paw_train.algorithms.experience import Experience
 from paw_train.algorithms.update import Updater
 from paw_train.policies.local.policy import LocalPolicy
-from paw_train.rollouts.tokens import StepSpans, TokenRow
+from paw_train.rollouts.tokens import ACTION, TokenRow
 from paw_train.settings import Settings
 from paw_train.settings.world_model import WorldModelSettings
 from paw_train.world_model_learning.examples import Example
@@ -84,15 +83,15 @@ class RWMLLearner(Learner):
         truth = [example.text for example in sampled for _ in range(own.group_size)]
         cosines = self.similarity(texts, truth)
         rewarded = time.perf_counter()
-        experience, metrics = make_experience(
+        rows, metrics = rewarded_rows(
             sampled,
             guesses,
             self.similarity.rewards(cosines),
             own.normalize,
             skip_equal=own.kl_coef == 0,
         )
-        if experience is not None:
-            learned = self.updater.step(experience, number, seed)
+        if rows:
+            learned = self.updater.step(rows, number, seed)
             metrics |= {name: learned[name] for name in _LOGGED if name in learned}
         if self.updater.reference is not None:
             self.updater.reference.offload()
@@ -112,13 +111,13 @@ class RWMLLearner(Learner):
 _LOGGED = ("policy_loss", "kl", "clip_fraction", "grad_norm", "lr", "skipped")
 
 
-def make_experience(
+def rewarded_rows(
     examples: Sequence[Example],
     guesses: Sequence[Sequence[Guess]],
     rewards: np.ndarray,
     normalize: bool = True,
     skip_equal: bool = False,
-) -> tuple[Experience | None, dict[str, float]]:
+) -> tuple[list[TokenRow], dict[str, float]]:
     """Predictions and their rewards as an update reads them: a prediction is the action of its row.
 
     Args:
@@ -129,7 +128,7 @@ def make_experience(
         skip_equal: leave out groups whose rewards are all equal: they move nothing but a KL.
 
     Returns:
-        (the experience, ``None`` where nothing is left to learn from; metrics)
+        (the rows, none if nothing is left to learn from; metrics)
     """
     each = len(guesses[0])
     groups = torch.arange(len(examples)).repeat_interleave(each)
@@ -145,17 +144,11 @@ def make_experience(
     rows: list[TokenRow] = []
     contexts = [example.context for example in examples for _ in range(each)]
     flat = [guess for group in guesses for guess in group]
-    for context, guess, wanted in zip(contexts, flat, keep.tolist(), strict=True):
+    worth = zip(contexts, flat, keep.tolist(), advantages.tolist(), strict=True)
+    for context, guess, wanted, advantage in worth:
         if wanted:
             row = TokenRow(list(context))
-            action = row.extend(guess.response.ids)
-            nothing = (action[1], action[1])
-            row.steps.append(StepSpans(action, nothing, guess.response.logprobs, len(rows)))
+            row.append(guess.response.ids, ACTION, len(rows), guess.response.logprobs)
+            row.advantage = [advantage if role == ACTION else 0.0 for role in row.role]
             rows.append(row)
-    if not rows:
-        return None, metrics
-    lengths = torch.tensor([[r.steps[0].action[1] - r.steps[0].action[0], 0] for r in rows])
-    experience = Experience(
-        rows, advantages[keep].float(), torch.zeros(len(rows)), lengths, metrics
-    )
-    return experience, metrics
+    return rows, metrics

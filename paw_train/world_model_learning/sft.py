@@ -5,18 +5,16 @@ The loss is the world-model term of co-training (``paw_train.losses.objective``)
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 
-from paw_train.algorithms.experience import Experience
 from paw_train.algorithms.update import Updater
 from paw_train.policies.local.policy import LocalPolicy
-from paw_train.rollouts.tokens import StepSpans, TokenRow
+from paw_train.rollouts.tokens import TokenRow
 from paw_train.settings import Settings
 from paw_train.settings.world_model import WorldModelSettings
 from paw_train.world_model_learning.examples import Example, packed
@@ -60,13 +58,13 @@ class SFTLearner(Learner):
         """See ``Learner.update``; one optimiser step."""
         started = time.perf_counter()
         seed = self.seed(number)
-        experience = make_experience(
+        rows, count = weighted(
             sampled_rows(self.rows, self.own.batch_tokens, np.random.default_rng(seed))
         )
-        learned = self.updater.step(experience, number, seed)
+        learned = self.updater.step(rows, number, seed)
         return {
             **{name: learned[key] for name, key in _LOGGED.items() if key in learned},
-            "transitions": len(experience.advantages),
+            "transitions": count,
             "seconds_train": time.perf_counter() - started,
         }
 
@@ -91,16 +89,12 @@ def sampled_rows(rows: Sequence[TokenRow], budget: int, rng: np.random.Generator
     return taken
 
 
-def make_experience(rows: Sequence[TokenRow]) -> Experience:
-    """Rows in the form of an update: no advantage, and equal weights for all observations."""
-    numbered: list[TokenRow] = []
-    lengths: list[list[int]] = []
+def weighted(rows: Sequence[TokenRow]) -> tuple[list[TokenRow], int]:
+    """Rows of ``packed`` as an update reads them, all observations with equal weights; and their number."""
+    count = round(sum(sum(row.wm_weight or ()) for row in rows))
+    found, first = [], 0
     for row in rows:
-        steps: list[StepSpans] = []
-        for step in row.steps:
-            steps.append(dataclasses.replace(step, index=len(lengths)))
-            lengths.append([b - a for a, b in (step.action, step.observation)])
-        numbered.append(TokenRow(row.ids, steps))
-    count = len(lengths)
-    weights = torch.full((count,), 1.0 / count)
-    return Experience(numbered, torch.zeros(count), weights, torch.tensor(lengths), {})
+        weights = [weight / count for weight in row.wm_weight or ()]
+        found.append(replace(row.numbered(first), wm_weight=weights))
+        first += max(row.turn) + 1
+    return found, count

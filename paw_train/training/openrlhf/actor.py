@@ -67,7 +67,6 @@ class PaWActorTrainer(ActorPPOTrainer):
             self.run.objective,
             self.run.world_model,
             self.run.rollout.temperature,
-            self.tokenizer.pad_token_id,
             torch.device(torch.cuda.current_device()),
         )
 

@@ -25,8 +25,6 @@ class PaWCriticTrainer(CriticPPOTrainer):
     """Learns from micro-batches instead of OpenRLHF's replay buffer."""
 
     critic: Any
-    pad_id = 0
-    """what pads rows: masked, so any token will do"""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -66,7 +64,6 @@ class PaWCriticTrainer(CriticPPOTrainer):
             self._values,
             algorithm.level,
             algorithm.critic.value_clip,
-            self.pad_id,
             torch.device(torch.cuda.current_device()),
         )
 

@@ -22,6 +22,7 @@ from paw_train.environments import agent_env_maker
 from paw_train.evaluation.panels import make_panel
 from paw_train.evaluation.runner import environment_seeds
 from paw_train.rollouts.rollout import Trajectory
+from paw_train.rollouts.tokens import ACTION
 from paw_train.settings import Settings
 
 
@@ -144,7 +145,11 @@ def response(trajectory: Trajectory, prompt: str, label: GroupLabel) -> dict[str
         "reward": 0.0 if failed else reward,
         "scores": 0.0 if failed else float(episode.success),
         "observation_tokens": list(rows[-1].ids) if rows else [0, 0],
-        "action_ranges": [step.action for step in rows[-1].steps] if rows else [],
+        "action_ranges": [
+            (places[0], places[-1] + 1)
+            for row in rows[-1:]
+            for places in row.places(ACTION).values()
+        ],
         "rollout_log_probs": None,
         "truncated": bool(episode.transitions and episode.transitions[-1].truncated),
         "extra_logs": {},

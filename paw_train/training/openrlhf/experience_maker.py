@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from openrlhf.trainer.ppo_utils.experience import Experience as OpenRLHFExperience
@@ -21,7 +21,9 @@ from paw_train.algorithms.update import scheduled_rate, update_seed
 from paw_train.losses.objective import truncated_importance
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.observation_filter import leave_out
+from paw_train.rollouts.rollout import Trajectory
 from paw_train.rollouts.rows import trimmed
+from paw_train.rollouts.scoring import collate
 from paw_train.rollouts.tokens import TokenRow, micro_batches
 from paw_train.settings import Settings
 from paw_train.training.openrlhf.sharding import RankMicroBatch, idle_row, shard_update
@@ -60,64 +62,86 @@ class PaWExperienceMaker(RemoteExperienceMaker):
             ValueError: every episode of the update failed.
         """
         s = self.run
-        episodes = [sample.labels[0] for sample in rollout_samples]
-        leave_out(episodes, self.tokenizer, s.world_model)
-        pool = collect(episodes)
-        scores = self._scored(pool.rows)
-        reference = scores.reference
-        signals = Signals()
-        if s.openrlhf.max_staleness:
-            # of the policy that sampled: -log p estimates an entropy only of tokens that p has sampled
-            signals.sampled_entropy = sampled_entropy(pool)
-        weights = _weigh(pool, scores.actor, s.openrlhf.importance_truncation)
-        gap = _take_over(pool, scores.actor, s.openrlhf.old_logprobs == "actor")
-        if s.objective.kl_in == "reward" and reference is not None:
-            signals.kl = _log_ratios(pool, reference)
-        if scores.values is not None:
-            signals.values = _values(pool, scores.values, s.algorithm.level)
+        pool, signals, metrics = self.scored_pool([sample.labels[0] for sample in rollout_samples])
         chat = ChatFormat(self.tokenizer)
-        experience = prepare(
+        prepared = prepare(
             pool, s.algorithm, s.objective, s.world_model, self.max_return, signals, chat.ask
         )
-        in_loss = s.objective.kl_in == "loss" and reference is not None
         shards = shard_update(
-            experience,
-            reference if in_loss else None,
+            prepared.rows,
             s.optimizer,
             s.openrlhf.ranks,
             update_seed(s.seed, self.update),
-            s.algorithm.level,
+            self.tokenizer.pad_token_id,
         )
         self.metrics = {
-            **experience.metrics,
-            "logprob_gap": gap,
-            **weights,
-            "tokens": float(sum(len(row.ids) for row in experience.rows)),
-            "transitions": float(len(experience.advantages)),
+            **prepared.metrics,
+            **metrics,
+            "tokens": float(sum(len(row.ids) for row in prepared.rows)),
+            "transitions": float(len(prepared.entropy)),
         }
         rate = scheduled_rate(s.optimizer, self.update, s.updates)
         reward = float(pool.per_episode(pool.rewards).mean())
         info = {"rate": rate, "reward": reward, "update": self.update}
         return [_for_rank(part, info) for part in itertools.chain.from_iterable(shards)]
 
+    def scored_pool(self, episodes: Sequence[Trajectory]) -> tuple[Pool, Signals, dict[str, float]]:
+        """The pool of some episodes, what OpenRLHF's models say of it, and metrics.
+
+        With the importance weights and the log-probabilities of the actor and the reference that the settings
+        ask for.
+        """
+        s, signals = self.run, Signals()
+        pool = collect(leave_out(episodes, self.tokenizer, s.world_model))
+        if s.openrlhf.max_staleness:
+            # of the policy that sampled: -log p estimates an entropy only of tokens that p has sampled
+            signals.sampled_entropy = sampled_entropy(pool)
+        scores = self._scored(pool.rows)
+        actor, sampled = pool.at_actions(scores.actor), pool.logprob
+        metrics = {"logprob_gap": (actor - sampled).abs().double().mean().item()}
+        rows, cap = pool.rows, s.openrlhf.importance_truncation
+        if cap is not None:
+            mask = torch.ones(1, len(actor), dtype=torch.bool)
+            weights = truncated_importance(actor[None], sampled[None], mask, cap)[0]
+            metrics |= {
+                "importance_mean": weights.mean().item(),
+                "importance_min": weights.min().item(),
+                "importance_capped": (weights >= cap).float().mean().item(),
+            }
+            rows = [
+                replace(r, importance=w) for r, w in zip(rows, pool.by_row(weights), strict=True)
+            ]
+        if s.openrlhf.old_logprobs == "actor":
+            rows = [replace(r, logprob=p) for r, p in zip(rows, pool.by_row(actor), strict=True)]
+        if scores.reference is not None:
+            reference = pool.at_actions(scores.reference)
+            if s.objective.kl_in == "reward":
+                signals.kl = replace(pool, rows=rows).logprob - reference
+            else:
+                known = pool.by_row(reference)
+                rows = [replace(r, ref_logprob=p) for r, p in zip(rows, known, strict=True)]
+        if scores.values is not None:
+            signals.values = pool.at_actions(scores.values)
+        return replace(pool, rows=rows), signals, metrics
+
     def _scored(self, rows: Sequence[TokenRow]) -> Scores:
         """Scores of rows by the actor, the reference and the critic, each up to its last action."""
-        short = [trimmed(row, [False] * len(row.steps)) for row in rows]
-        place = {id(row): i for i, row in enumerate(short)}
+        short = [trimmed(row) for row in rows]
         batches = list(micro_batches(short, self.run.optimizer.micro_batch_tokens))
         ranks = self.run.openrlhf.ranks
         # every rank runs equally many forward passes, or ZeRO-3 would wait for ever
-        batches += [[idle_row(short[0])] for _ in range(-len(batches) % ranks)]
+        batches += [[]] * (-len(batches) % ranks)
         ordered = [batch for rank in range(ranks) for batch in batches[rank::ranks]]
         pad = self.tokenizer.pad_token_id
-        scored = super().make_experience([_to_score(batch, pad) for batch in ordered])
+        scored = super().make_experience(
+            [_to_score([short[i] for i in part] or [idle_row(short[0])], pad) for part in ordered]
+        )
 
         def by_row(name: str) -> list[Tensor]:
             found: list[Tensor] = [torch.zeros(0)] * len(rows)
-            for batch, result in zip(ordered, scored, strict=True):
-                for b, row in enumerate(batch):
-                    if id(row) in place:
-                        found[place[id(row)]] = _aligned(getattr(result, name)[b])
+            for part, result in zip(ordered, scored, strict=True):
+                for i, values in zip(part, getattr(result, name), strict=False):
+                    found[i] = _aligned(values).cpu()
             return found
 
         has_critic = advantage_estimator(self.run.algorithm.name).needs_critic
@@ -130,16 +154,11 @@ class PaWExperienceMaker(RemoteExperienceMaker):
 
 def _to_score(rows: Sequence[TokenRow], pad: int) -> OpenRLHFExperience:
     """A batch whose every token is scored."""
-    width = max(2, *(len(row.ids) for row in rows))
-    ids = torch.full((len(rows), width), pad, dtype=torch.long)
-    attention = torch.zeros((len(rows), width), dtype=torch.long)
-    for b, row in enumerate(rows):
-        ids[b, : len(row.ids)] = torch.tensor(row.ids)
-        attention[b, : len(row.ids)] = 1
+    batch = collate(rows, pad)
     return OpenRLHFExperience(
-        sequences=ids,
-        attention_mask=attention,
-        action_mask=attention[:, 1:].clone(),
+        sequences=batch.ids,
+        attention_mask=batch.attention_mask,
+        action_mask=batch.attention_mask[:, 1:].clone(),
         rewards=torch.zeros(len(rows)),
         index=list(range(len(rows))),
         info={},
@@ -151,76 +170,6 @@ def _aligned(values: Tensor) -> Tensor:
     return torch.nn.functional.pad(values.float(), (1, 0))
 
 
-def _weigh(pool: Pool, actor: Sequence[Tensor], cap: float | None) -> dict[str, float]:
-    """Gives the actions importance weights: the actor's probability over that at sampling, truncated.
-
-    Args:
-        pool: steps hold the log-probabilities at sampling.
-        actor: those of each row's tokens at the start of the update.
-        cap: largest weight; ``None``: no weights.
-
-    Returns:
-        Metrics.
-    """
-    if cap is None:
-        return {}
-    weights = []
-    for row, values in zip(pool.rows, actor, strict=True):
-        for step in row.steps:
-            old = values[slice(*step.action)].cpu()[None]
-            sampled = torch.tensor(step.logprobs)[None]
-            own = truncated_importance(old, sampled, torch.ones_like(old, dtype=torch.bool), cap)
-            step.importance = own[0].tolist()
-            weights.append(own[0])
-    all_weights = torch.cat(weights)
-    return {
-        "importance_mean": all_weights.mean().item(),
-        "importance_min": all_weights.min().item(),
-        "importance_capped": (all_weights >= cap).float().mean().item(),
-    }
-
-
-def _take_over(pool: Pool, actor: Sequence[Tensor], replace: bool) -> float:
-    """Compares the sampled tokens' log-probabilities with the actor's, and puts the actor's in place.
-
-    Returns:
-        The mean absolute difference in nats per token: the mismatch of the two engines.
-    """
-    difference, count = 0.0, 0
-    for row, values in zip(pool.rows, actor, strict=True):
-        for step in row.steps:
-            found = values[slice(*step.action)].tolist()
-            difference += sum(abs(a - b) for a, b in zip(found, step.logprobs, strict=True))
-            count += len(found)
-            if replace:
-                step.logprobs = found
-    return difference / max(count, 1)
-
-
-def _log_ratios(pool: Pool, reference: Sequence[Tensor]) -> Tensor:
-    """[N, A] log-ratio of each token of the responses to the reference."""
-    longest = max(step.action[1] - step.action[0] for step in pool.steps)
-    result = torch.zeros(len(pool.steps), longest)
-    for row, values in zip(pool.rows, reference, strict=True):
-        for step in row.steps:
-            known = torch.tensor(step.logprobs) - values[slice(*step.action)].cpu()
-            result[step.index, : len(known)] = known
-    return result
-
-
-def _values(pool: Pool, values: Sequence[Tensor], level: str) -> Tensor:
-    """[N, A] the values before each action token; at turn level before the first alone."""
-    longest = max(step.action[1] - step.action[0] for step in pool.steps)
-    result = torch.zeros(len(pool.steps), longest if level == "token" else 1)
-    for row, known in zip(pool.rows, values, strict=True):
-        for step in row.steps:
-            start, end = step.action
-            own = known[start : end if level == "token" else start + 1]
-            result[step.index, : len(own)] = own
-    return result
-
-
 def _for_rank(part: RankMicroBatch, info: dict[str, float]) -> OpenRLHFExperience:
-    row = part.experience.rows[0]
     tensors = {name: torch.tensor([value]) for name, value in info.items()}
-    return OpenRLHFExperience(sequences=torch.tensor([row.ids]), labels=[part], info=tensors)
+    return OpenRLHFExperience(sequences=part.batch.ids[:1], labels=[part], info=tensors)

@@ -9,15 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paw_train.algorithms.critic import value_loss, value_places
-from paw_train.algorithms.update import loss_inputs
+from paw_train.algorithms.critic import value_count, value_loss
 from paw_train.losses.lm_head_logprobs import TokenScores
 from paw_train.losses.objective import LossOutput, ObjectiveSettings, combined_loss, merge_metrics
 from paw_train.policies.local.guarded_step import TrainingDivergedError
 from paw_train.rollouts.scoring import batch_logprobs
-from paw_train.rollouts.tokens import collate
 from paw_train.settings import WorldModelSettings
-from paw_train.training.openrlhf.sharding import RankMicroBatch, token_values
+from paw_train.training.openrlhf.sharding import RankMicroBatch
 
 
 def sum_in_float32(engine: Any) -> None:
@@ -52,32 +50,25 @@ def micro_batch_loss(
     objective: ObjectiveSettings,
     world_model: WorldModelSettings,
     temperature: float,
-    pad_id: int,
     device: torch.device,
 ) -> LossOutput:
     """One micro-batch's share of the mini-batch's loss.
 
     Args:
-        part: rows, what they are worth, and the totals of the mini-batch.
+        part: the batch, and the totals of the mini-batch.
         score: runs the actor.
         objective: settings of the loss.
         world_model: settings of the world-model term.
         temperature: of the rollout.
-        pad_id: pads rows on the right.
         device: where the actor is.
     """
-    batch = collate(part.experience.rows, pad_id).to(device)
+    batch = part.batch.to(device)
 
     def scored(ids: Tensor, tokens: Tensor, temperatures: Tensor, entropies: int) -> TokenScores:
         return score(ids, batch.attention_mask, tokens, temperatures, entropies)
 
     logprobs, entropy = batch_logprobs(scored, batch, temperature, objective.entropy_coef > 0)
-    reference = None
-    if objective.kl_in == "loss" and part.ref_logprobs is not None:
-        known = token_values(part.ref_logprobs, batch.input_ids.shape)
-        reference = batch.gather(known.to(logprobs))
-    inputs = loss_inputs(batch, part.experience, reference, entropy)
-    return combined_loss(logprobs, inputs, part.totals, objective, world_model)
+    return combined_loss(logprobs, batch, part.totals, objective, world_model, entropy)
 
 
 ValueForward = Callable[[Tensor, Tensor], Tensor]
@@ -89,26 +80,24 @@ def micro_batch_value_loss(
     forward: ValueForward,
     level: str,
     clip: float | None,
-    pad_id: int,
     device: torch.device,
 ) -> LossOutput:
     """One micro-batch's share of the mini-batch's value loss.
 
     Args:
-        part: rows, their value targets, and the number of values of the mini-batch.
+        part: the batch, with value targets, and the totals of the mini-batch.
         forward: runs the critic.
         level: ``turn`` or ``token``.
         clip: how far values may move before the loss is clipped; ``None``: no limit.
-        pad_id: pads rows on the right.
         device: where the critic is.
     """
-    e = part.experience
-    assert e.value_targets is not None and e.old_values is not None
-    batch = collate(e.rows, pad_id).to(device)
-    values = forward(batch.input_ids, batch.attention_mask)[value_places(batch, level)]
-    loss, squares = value_loss(values.float(), batch, e.value_targets, e.old_values, clip)
-    loss = loss / part.values
-    metrics = {"value_loss": loss.detach(), "value_error": squares / part.values}
+    batch = part.batch.to(device)
+    values = forward(batch.ids, batch.attention_mask).float()
+    values = torch.nn.functional.pad(values, (1, 0))  # that before token t at t
+    loss, squares = value_loss(values, batch, level, clip)
+    total = value_count(part.totals, level)
+    loss = loss / total
+    metrics = {"value_loss": loss.detach(), "value_error": squares / total}
     return LossOutput(loss, loss, None, metrics)
 
 
