@@ -35,7 +35,7 @@ Estimate = Callable[["UpdateView"], "Tensor | tuple[Tensor, Tensor]"]
 class CriticView:
     """A critic's prediction before each decision of an update, and the decision's reward.
 
-    A decision is a response (``algorithm.level: turn``; then D is N) or an action token (``token``), in order.
+    A decision is a response (``algorithm.level: turn``; D is N) or an action token (``token``), in order.
     """
 
     values: Tensor

@@ -21,22 +21,21 @@ from torch import Tensor
 from trl import GRPOTrainer
 
 from paw_gym.pool import EnvPool
-from paw_train.algorithms.paw import action_entropy
 from paw_train.algorithms.selection import plan_update
-from paw_train.losses.world_model import world_model_loss
+from paw_train.losses.world_model import token_losses
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.rollouts.observation_filter import filtered
 from paw_train.rollouts.policy import response_seed
 from paw_train.rollouts.roles import token_roles
 from paw_train.rollouts.rollout import Trajectory, rollout
-from paw_train.rollouts.tokens import Span
+from paw_train.rollouts.tokens import ACTION, Span
 from paw_train.settings.rollout import RolloutSettings
 from paw_train.settings.world_model import WorldModelSettings
 
 __all__ = ["PaWTrainer", "TextRollouts", "episode_reward"]
 
-Transitions = Sequence[tuple[Span, Span]]
-"""of one completion, in order: the tokens of the action, and those of the next observation"""
+Turns = Sequence[int]
+"""for each token of a completion: k in the k-th action (from 1), -k in the observation after it, else 0"""
 
 
 # --- rollouts ---------------------------------------------------------------------------------------
@@ -77,8 +76,8 @@ class TextRollouts:
         Returns:
             ``prompt_ids``, ``completion_ids``, ``logprobs`` (nats, 0 outside actions), ``env_mask`` (1 on
             actions), ``token_roles`` (``paw_train.rollouts.roles``), and for each episode ``reward``,
-            ``success``, its ``transitions`` in tokens, its ``actions`` as the environment was given them,
-            and whether each response was ``malformed``.
+            ``success``, ``turns`` (see ``Turns``), its ``actions`` as the environment was given them, and
+            whether each response was ``malformed``.
 
         Raises:
             RuntimeError: an environment failed; holds its traceback.
@@ -135,25 +134,20 @@ def columns(trajectory: Trajectory) -> dict[str, Any]:
     if episode.error is not None:
         raise RuntimeError(f"The environment failed on task {episode.task_id!r}:\n{episode.error}")
     (row,) = trajectory.rows
-    start, end = row.steps[0].action[0], max(row.steps[-1].action[1], row.steps[-1].observation[1])
+    used = [place for place, turn in enumerate(row.turn) if turn >= 0]
+    prompt, completion = slice(used[0]), slice(used[0], used[-1] + 1)
     malformed = [bool(t.info.get("malformed")) for t in trajectory.own]
-    roles = token_roles(row, malformed[: len(row.steps)])
-    mask, logprobs = [0] * (end - start), [0.0] * (end - start)
-    transitions = []
-    for step in row.steps:
-        action, observation = ((a - start, b - start) for a, b in (step.action, step.observation))
-        mask[slice(*action)] = [1] * len(step.logprobs)
-        logprobs[slice(*action)] = step.logprobs
-        transitions.append((action, observation))
+    sampled = [role == ACTION for role in row.role[completion]]
+    turns = zip(row.turn[completion], sampled, strict=True)
     return {
-        "prompt_ids": row.ids[:start],
-        "completion_ids": row.ids[start:end],
-        "logprobs": logprobs,
-        "env_mask": mask,
-        "token_roles": roles[start:end],
+        "prompt_ids": row.ids[prompt],
+        "completion_ids": row.ids[completion],
+        "logprobs": row.logprob[completion],
+        "env_mask": [int(own) for own in sampled],
+        "token_roles": token_roles(row, malformed)[completion],
         "reward": episode.total_reward,
         "success": float(episode.success),
-        "transitions": transitions,
+        "turns": [turn + 1 if own else -turn - 1 for turn, own in turns],
         "actions": [t.action for t in trajectory.own],
         "malformed": malformed,
     }
@@ -199,7 +193,7 @@ class PaWTrainer(GRPOTrainer):
         self.max_return = max_return
         _require_available(self.world_model, self.temperature, self.accelerator.num_processes)
         self._contents: dict[tuple[int, ...], Span] = {}
-        self._transitions: list[Transitions] = []
+        self._turns: list[Turns] = []
         self._actions: list[list[str]] | None = None
         self._malformed: list[list[bool]] | None = None
         self._returns = torch.empty(0)
@@ -213,7 +207,7 @@ class PaWTrainer(GRPOTrainer):
         return ids
 
     def _generate(self, prompts: list[Any]) -> Any:
-        """As TRL, keeping where the transitions of each completion lie."""
+        """As TRL, keeping the turn of each completion's tokens."""
         self._contents.clear()
         generated = super()._generate(prompts)
         completions, mask, extra = generated[1], generated[2], generated[5]
@@ -224,11 +218,11 @@ class PaWTrainer(GRPOTrainer):
                 "The world model learns what an environment answers: give PaWTrainer an "
                 "`environment_factory`, or a `rollout_func` such as TextRollouts."
             )
-        given = extra.pop("transitions", None)
+        given = extra.pop("turns", None)
         self._actions, self._malformed = extra.pop("actions", None), extra.pop("malformed", None)
         _require_columns(self.world_model, self._actions)
-        self._transitions = given or [
-            transitions_of(ids, tokens, self._contents)
+        self._turns = given or [
+            turns_of(ids, tokens, self._contents)
             for ids, tokens in zip(completions, mask, strict=True)
         ]
         return generated
@@ -240,14 +234,16 @@ class PaWTrainer(GRPOTrainer):
         return rewards
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
-        """As TRL, with ``turns`` [B, C] and ``wm_weights`` [B, K] for the transitions of each row."""
+        """As TRL, with ``turns`` and ``wm_weights`` [B, C] for the tokens of each completion."""
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
         if not self.world_model.enabled or not self.model.training:
             return output
-        turns = turn_numbers(self._transitions, output["completion_ids"])
+        turns = torch.zeros_like(output["completion_ids"])
+        for row, own in zip(turns, self._turns, strict=True):
+            row[: len(own)] = torch.tensor(own)
         if self.world_model.filters_tokens:
             self._leave_out(turns, output["completion_ids"])
-        weights, metrics = transition_weights(
+        weights, metrics = weigh_tokens(
             turns,
             self._sampled_logps(output),
             self._returns,
@@ -262,12 +258,13 @@ class PaWTrainer(GRPOTrainer):
 
     def _leave_out(self, turns: Tensor, completion_ids: Tensor) -> None:
         """Sets ``turns`` to 0 on the tokens that the filter of observations leaves out."""
-        for b, transitions in enumerate(self._transitions):
-            for k, (_, (start, end)) in enumerate(transitions):
-                ids = completion_ids[b, start:end].tolist()
+        for b, row in enumerate(turns):
+            for k in range(int(row.max())):
+                (places,) = torch.where(row == -k - 1)
+                ids = completion_ids[b, places].tolist()
                 action = self._actions[b][k] if self._actions else ""
                 for first, last in filtered(ids, action, self.processing_class, self.world_model):
-                    turns[b, start + first : start + last] = 0
+                    row[places[first:last]] = 0
 
     @torch.no_grad()
     def _sampled_logps(self, output: dict[str, Any]) -> Tensor:
@@ -297,9 +294,7 @@ class PaWTrainer(GRPOTrainer):
         loss: Tensor = super()._compute_loss(model, inputs)
         if "wm_weights" not in inputs:
             return loss
-        term = world_model_term(
-            self._scored, inputs["turns"], inputs["wm_weights"], self.world_model
-        )
+        term = world_model_term(self._scored, inputs["wm_weights"], self.world_model)
         self._scored = torch.empty(0)
         # weights sum over the generation, which the optimiser steps of one pass over it share
         steps = self.args.steps_per_generation / self.args.gradient_accumulation_steps
@@ -363,10 +358,10 @@ def content_span(ids: Sequence[int], empty: Sequence[int]) -> Span:
     return before, len(ids) - after
 
 
-def transitions_of(
+def turns_of(
     ids: Sequence[int], mask: Sequence[int], contents: dict[tuple[int, ...], Span]
-) -> Transitions:
-    """The transitions of a completion, from its runs of sampled and of appended tokens.
+) -> list[int]:
+    """The turns of a completion, from its runs of sampled and of appended tokens.
 
     Args:
         ids: of the completion.
@@ -375,33 +370,23 @@ def transitions_of(
             another ``rollout_func``, is content throughout.
 
     Returns:
-        One for each action that something was appended to; a last message is an action without one.
+        See ``Turns``; a last message that nothing was appended to is no action.
     """
-    runs: list[tuple[int, int, int]] = []
-    start = 0
-    for at in range(1, len(mask) + 1):
-        if at == len(mask) or mask[at] != mask[start]:
-            runs.append((start, at, mask[start]))
-            start = at
-    found = []
-    for (a, b, sampled), (c, d, following) in itertools.pairwise(runs):
+    runs = [(bool(sampled), len(list(run))) for sampled, run in itertools.groupby(mask)]
+    turns = [0] * len(ids)
+    start = number = 0
+    for (sampled, size), (following, appended) in itertools.pairwise(runs):
+        middle, end = start + size, start + size + appended
         if sampled and not following:
-            first, last = contents.get(tuple(ids[c:d]), (0, d - c))
-            found.append(((a, b), (c + first, c + last)))
-    return found
-
-
-def turn_numbers(transitions: Sequence[Transitions], completion_ids: Tensor) -> Tensor:
-    """[B, C] k on the tokens of the k-th action (from 1), -k on those of o_{t+1} after it, else 0."""
-    turns = torch.zeros_like(completion_ids)
-    for row, spans in zip(turns, transitions, strict=True):
-        for number, (action, observation) in enumerate(spans, 1):
-            row[slice(*action)] = number
-            row[slice(*observation)] = -number
+            number += 1
+            first, last = contents.get(tuple(ids[middle:end]), (0, appended))
+            turns[start:middle] = [number] * size
+            turns[middle + first : middle + last] = [-number] * (last - first)
+        start = middle
     return turns
 
 
-def transition_weights(
+def weigh_tokens(
     turns: Tensor,
     logps: Tensor,
     returns: Tensor,
@@ -410,10 +395,10 @@ def transition_weights(
     max_return: float,
     malformed: Sequence[Sequence[bool]] | None = None,
 ) -> tuple[Tensor, dict[str, float]]:
-    """The w_i of Eq. 11 over one generation (``plan_update``).
+    """The weights of observation tokens, `w_i / |o|` (Eq. 8, 11), over one generation (``plan_update``).
 
     Args:
-        turns: [B, C] of ``turn_numbers``.
+        turns: [B, C] of each completion (``Turns``).
         logps: [B, C] of the sampled tokens, in nats.
         returns: [B] rewards of the episodes.
         groups: [B] group of each, 0..G-1.
@@ -423,47 +408,44 @@ def transition_weights(
             ``filter=warnings``.
 
     Returns:
-        [B, K] weights, K the most transitions of an episode, 0 where there is none; and metrics.
+        [B, C] weights, 0 on other tokens; and metrics.
     """
     turns, logps, returns = turns.cpu(), logps.detach().float().cpu(), returns.double().cpu()
-    count = max(int(turns.max()), 1) if turns.numel() else 1
-    actions = turns[:, None, :] == torch.arange(1, count + 1)[None, :, None]
-    observations = turns[:, None, :] == -torch.arange(1, count + 1)[None, :, None]
-    row, turn = actions.any(-1).nonzero(as_tuple=True)
+    counts = turns.amax(1)
+    total = int(counts.sum())
+    number = (counts.cumsum(0) - counts)[:, None] + turns.abs() - 1  # of each token's transition
+    actions, observations = turns > 0, turns < 0
+    row = torch.arange(len(turns)).repeat_interleave(counts)
+    lengths = torch.bincount(number[observations], minlength=total)
+    entropy = torch.zeros(total).index_add_(
+        0, number[actions], torch.special.entr(logps[actions].exp())
+    ) / torch.bincount(number[actions], minlength=total)
     sums = torch.zeros(int(groups.max()) + 1, dtype=torch.float64).index_add_(0, groups, returns)
-    entropy = action_entropy(logps[row], actions[row, turn])
+    told = None
+    if malformed is not None:
+        told = torch.tensor([bad for own, k in zip(malformed, counts.tolist(), strict=True)
+                             for bad in own[:k]])  # fmt: skip
     plan = plan_update(
         settings,
         entropy,
         groups[row],
         sums / torch.bincount(groups),
         max_return,
-        lengths=observations[row, turn].sum(-1),
-        warnings_only=_each(malformed, row, turn),
+        lengths=lengths,
+        warnings_only=told,
     )
-    weights = torch.zeros(len(turns), count)
-    weights[row, turn] = plan.weights.float()
+    weights = torch.zeros(turns.shape)
+    weights[observations] = (plan.weights / lengths.clamp(min=1)).float()[number[observations]]
     return weights, plan.metrics(entropy)
 
 
-def _each(values: Sequence[Sequence[bool]] | None, row: Tensor, turn: Tensor) -> Tensor | None:
-    """[N] the value of each transition."""
-    if values is None:
-        return None
-    return torch.tensor([values[b][k] for b, k in zip(row.tolist(), turn.tolist(), strict=True)])
-
-
-def world_model_term(
-    logps: Tensor, turns: Tensor, weights: Tensor, settings: WorldModelSettings
-) -> Tensor:
-    """``sum_i w_i l_i`` over the transitions of some rows; a scalar with gradient.
+def world_model_term(logps: Tensor, weights: Tensor, settings: WorldModelSettings) -> Tensor:
+    """``sum_t w_t l(p_t)`` over the tokens of some rows; a scalar with gradient.
 
     Args:
         logps: [B, C] log-probabilities of the completions' tokens.
-        turns: [B, C] of ``turn_numbers``.
-        weights: [B, K] of ``transition_weights``.
+        weights: [B, C] of ``weigh_tokens``.
         settings: the loss.
     """
-    row, turn = weights.nonzero(as_tuple=True)
-    tokens = turns[row] == -(turn[:, None] + 1)
-    return (weights[row, turn] * world_model_loss(logps[row].float(), tokens, settings)).sum()
+    chosen = weights != 0
+    return (weights[chosen] * token_losses(logps[chosen].float(), settings)).sum()

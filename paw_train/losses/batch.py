@@ -46,15 +46,16 @@ class Batch:
         """The batch up to its last action, with nothing but actions to score."""
         last = self.action.any(0).nonzero()
         end = int(last.max()) + 1 if len(last) else 2
-        short = self._each(lambda values: values[:, :end])
+        short = self.each(lambda values: values[:, :end])
         short.observation, short.wm_weight = torch.zeros_like(short.observation), None
         return short
 
     def to(self, device: torch.device) -> Self:
         """The batch on another device."""
-        return self._each(lambda values: values.to(device))
+        return self.each(lambda values: values.to(device))
 
-    def _each(self, change: Callable[[Tensor], Tensor]) -> Self:
+    def each(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """The batch with every tensor changed."""
         given = {f.name: getattr(self, f.name) for f in fields(self)}
         changed: dict[str, Any] = {n: change(v) for n, v in given.items() if v is not None}
         return replace(self, **changed)

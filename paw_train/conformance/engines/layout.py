@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 
-import torch
 from torch import Tensor
 
 from paw_gym.transition import Episode, Transition
-from paw_train.algorithms.experience import Experience
 from paw_train.conformance.protocol import Outcome, Row
 from paw_train.conformance.recording import Objective, Recording, Role
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.rollout import Trajectory
 from paw_train.rollouts.rows import append_transition
-from paw_train.rollouts.tokens import Span, StepSpans, TokenRow
+from paw_train.rollouts.tokens import ACTION, CONTEXT, OBSERVATION, TokenRow
 from paw_train.settings import AlgorithmSettings, ObjectiveSettings, WorldModelSettings
 
 ALGORITHM = AlgorithmSettings(name="grpo")
@@ -66,6 +64,7 @@ def trajectories(recording: Recording, objective: Objective) -> list[Trajectory]
                 turn.response_ids,
                 turn.logprobs[objective.name],
                 turn.message[start:end],
+                step,
                 turn.message[:start],
                 turn.message[end:],
             )
@@ -91,75 +90,37 @@ def trajectories(recording: Recording, objective: Objective) -> list[Trajectory]
     return found
 
 
+_ROLES: dict[Role, int] = {"prompt": CONTEXT, "action": ACTION, "env_output": OBSERVATION}
+
+
 def protocol_rows(rows: Sequence[TokenRow]) -> list[Row]:
-    """Token rows of whole episodes, whose steps are numbered through, as rows of the protocol."""
-    found, number = [], 0
-    for row in rows:
-        size = len(row.ids)
-        roles: list[Role] = ["prompt"] * size
-        transitions, logprobs = [-1] * size, [0.0] * size
-        for step in row.steps:
-            marks: tuple[tuple[Role, Span], ...] = (
-                ("action", step.action),
-                ("env_output", step.observation),
-            )
-            for role, (start, end) in marks:
-                roles[start:end] = [role] * (end - start)
-                transitions[start:end] = [number] * (end - start)
-            logprobs[slice(*step.action)] = step.logprobs
-            number += 1
-        found.append(Row(list(row.ids), roles, transitions, logprobs))
-    return found
-
-
-def experience_of(rows: Sequence[Row], advantages: Tensor, weights: Tensor) -> Experience:
-    """Rows of the protocol as an update reads them.
-
-    Every run of action tokens is a step of its own; the observation of a transition belongs to the last of
-    its runs in the row.
-    """
-    token_rows: list[TokenRow] = []
-    numbers: list[int] = []
-    supervised: list[bool] = []
-    for row in rows:
-        steps = _steps(row)
-        for (number, step), (following, _) in zip(steps, [*steps[1:], (-1, None)], strict=True):
-            if following == number:
-                step.observation = (step.action[1],) * 2
-            step.index = len(numbers)
-            numbers.append(number)
-            supervised.append(step.observation[1] > step.observation[0])
-        token_rows.append(TokenRow(list(row.ids), [step for _, step in steps]))
-    steps_of = [step for row in token_rows for step in row.steps]
-    lengths = torch.tensor([[b - a for a, b in (s.action, s.observation)] for s in steps_of])
-    index = torch.tensor(numbers)
-    kept = torch.where(
-        torch.tensor(supervised), weights[index], torch.zeros((), dtype=weights.dtype)
-    )
-    return Experience(token_rows, advantages[index].float(), kept.float(), lengths, {})
-
-
-def _steps(row: Row) -> list[tuple[int, StepSpans]]:
-    """(transition, spans) of each run of action tokens, in order."""
-    actions, observations = runs(row, "action"), dict(runs(row, "env_output"))
+    """Token rows of a pool as rows of the protocol."""
+    names = {role: name for name, role in _ROLES.items()}
     return [
-        (
-            number,
-            StepSpans(span, observations.get(number, (span[1],) * 2), row.logprobs[slice(*span)]),
-        )
-        for number, span in actions
+        Row(list(row.ids), [names[role] for role in row.role], list(row.turn), list(row.logprob))
+        for row in rows
     ]
 
 
-def runs(row: Row, role: str) -> list[tuple[int, Span]]:
-    """(transition, span) of each run of tokens with a role."""
-    found, at = [], 0
-    marks = zip(row.roles, row.transitions, strict=True)
-    for (kind, number), members in groupby(marks):
-        size = len(list(members))
-        if kind == role:
-            found.append((number, (at, at + size)))
-        at += size
+def token_rows(rows: Sequence[Row], advantages: Tensor, weights: Tensor) -> list[TokenRow]:
+    """Rows of the protocol as an update reads them."""
+    worth, factors = advantages.tolist(), weights.tolist()
+    found = []
+    for row in rows:
+        tokens = list(zip(row.roles, row.transitions, strict=True))
+        lengths = Counter(number for role, number in tokens if role == "env_output")
+        found.append(
+            TokenRow(
+                list(row.ids),
+                [_ROLES[role] for role in row.roles],
+                list(row.transitions),
+                list(row.logprobs),
+                advantage=[worth[n] if role == "action" else 0.0 for role, n in tokens],
+                wm_weight=[
+                    factors[n] / lengths[n] if role == "env_output" else 0.0 for role, n in tokens
+                ],
+            )
+        )
     return found
 
 

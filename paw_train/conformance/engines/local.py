@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from paw_train.algorithms.experience import Experience, collect, prepare
+from paw_train.algorithms.experience import Prepared, collect, prepare
 from paw_train.algorithms.update import Updater
 from paw_train.conformance.engines.layout import (
     ALGORITHM,
-    experience_of,
     max_return,
     objective_settings,
     outcome_of,
     protocol_rows,
+    token_rows,
     trajectories,
     world_model_settings,
 )
@@ -23,7 +23,6 @@ from paw_train.conformance.protocol import Outcome, Planting, Row
 from paw_train.conformance.recording import Objective, Recording
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.reference import CopyReference
-from paw_train.rollouts import scoring
 from paw_train.settings import OptimizerSettings
 
 MICRO_BATCH_TOKENS = 1500
@@ -37,8 +36,7 @@ class LocalTrainer:
 
     def token_batch(self, recording: Recording, objective: Objective) -> list[Row]:
         """The rows of ``append_transition``, as a rollout writes them."""
-        episodes = trajectories(recording, objective)
-        return protocol_rows([row for t in episodes for row in t.rows])
+        return protocol_rows(collect(trajectories(recording, objective)).rows)
 
     def advantages(self, recording: Recording, objective: Objective) -> Tensor:
         """Of ``prepare``."""
@@ -46,7 +44,7 @@ class LocalTrainer:
 
     def world_model_weights(self, recording: Recording, objective: Objective) -> Tensor:
         """Of ``prepare``."""
-        return _prepared(recording, objective).wm_weights
+        return _prepared(recording, objective).plan.weights
 
     def loss_and_gradients(
         self,
@@ -70,7 +68,7 @@ class LocalTrainer:
             objective.temperature,
             updates=1,
         )
-        metrics = updater.step(experience_of(rows, advantages, weights), update=0, seed=0)
+        metrics = updater.step(token_rows(rows, advantages, weights), update=0, seed=0)
         gradients = {
             name: p.grad for name, p in policy.model.named_parameters() if p.grad is not None
         }
@@ -78,11 +76,11 @@ class LocalTrainer:
 
     def plant(self, fault: str) -> Planting:
         """In the code that both engines share."""
-        found: Planting = planted(fault, scoring)
+        found: Planting = planted(fault)
         return found
 
 
-def _prepared(recording: Recording, objective: Objective) -> Experience:
+def _prepared(recording: Recording, objective: Objective) -> Prepared:
     return prepare(
         collect(trajectories(recording, objective)),
         ALGORITHM,

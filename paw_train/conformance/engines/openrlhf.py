@@ -7,7 +7,9 @@ flash-attn (``tests/openrlhf/cpu``).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,11 +19,11 @@ from torch import Tensor
 
 from paw_train.conformance.engines.layout import (
     ALGORITHM,
-    experience_of,
     max_return,
     objective_settings,
     outcome_of,
     protocol_rows,
+    token_rows,
     trajectories,
     world_model_settings,
 )
@@ -30,11 +32,9 @@ from paw_train.conformance.engines.shared_loss import planted
 from paw_train.conformance.protocol import Outcome, Planting, Row
 from paw_train.conformance.recording import Objective, Recording
 from paw_train.losses.objective import merge_metrics
-from paw_train.rollouts.rollout import Trajectory
 from paw_train.rollouts.tokens import TokenRow
 from paw_train.settings import OptimizerSettings, RolloutSettings, Settings
 from paw_train.settings.openrlhf import OpenRLHFSettings
-from paw_train.training.openrlhf import learning
 from paw_train.training.openrlhf.chunked_actor import ChunkedActor
 from paw_train.training.openrlhf.experience_maker import PaWExperienceMaker
 from paw_train.training.openrlhf.learning import learn, micro_batch_loss
@@ -50,16 +50,24 @@ class OpenRLHFTrainer:
 
     def token_batch(self, recording: Recording, objective: Objective) -> list[Row]:
         """The rows of the rollouts, with the log-probabilities of OpenRLHF's actor."""
-        episodes, _ = _experience(recording, objective)
-        return protocol_rows([row for t in episodes for row in t.rows])
+        with _maker(recording, objective) as maker:
+            pool, _, _ = maker.scored_pool(trajectories(recording, objective))
+        return protocol_rows(pool.rows)
 
     def advantages(self, recording: Recording, objective: Objective) -> Tensor:
         """Of the experience maker."""
-        return _by_transition(*_experience(recording, objective), "advantages")
+        found = torch.zeros(len(recording.turns))
+        for batch in _batches(recording, objective):
+            found[batch.turn[batch.action]] = batch.advantage[batch.action]
+        return found
 
     def world_model_weights(self, recording: Recording, objective: Objective) -> Tensor:
         """Of the experience maker."""
-        return _by_transition(*_experience(recording, objective), "wm_weights")
+        found = torch.zeros(len(recording.turns))
+        for batch in _batches(recording, objective):
+            seen = batch.observation
+            found.index_add_(0, batch.turn[seen], batch.wm_weight[seen])
+        return found
 
     def loss_and_gradients(
         self,
@@ -72,8 +80,9 @@ class OpenRLHFTrainer:
         """Of ``learn`` on the micro-batches of each rank."""
         actor = _actor(recording, "policy", objective)
         run = _settings(recording, objective)
-        experience = experience_of(rows, advantages, weights)
-        known = _reference(recording, objective, experience.rows)
+        worth = token_rows(rows, advantages, weights)
+        known = _with_reference(recording, objective, worth)
+        pad_id = recording.tokenizer.pad_token_id
         metrics: list[dict[str, Tensor]] = []
 
         def loss_of(part: RankMicroBatch) -> Any:
@@ -83,7 +92,6 @@ class OpenRLHFTrainer:
                 run.objective,
                 run.world_model,
                 objective.temperature,
-                recording.tokenizer.pad_token_id,
                 torch.device("cpu"),
             )
 
@@ -91,7 +99,7 @@ class OpenRLHFTrainer:
             metrics.extend(own)
             return own
 
-        for parts in shard_update(experience, known, run.optimizer, RANKS, seed=0):
+        for parts in shard_update(known, run.optimizer, RANKS, 0, pad_id):
             learn(parts, loss_of, lambda loss: loss.backward(), lambda: 0.0, gathered, RANKS)
         gradients = {
             name: p.grad / RANKS for name, p in actor.model.named_parameters() if p.grad is not None
@@ -100,7 +108,7 @@ class OpenRLHFTrainer:
 
     def plant(self, fault: str) -> Planting:
         """In the code that both engines share."""
-        found: Planting = planted(fault, learning)
+        found: Planting = planted(fault)
         return found
 
 
@@ -122,10 +130,9 @@ def _actor(recording: Recording, weights: str, objective: Objective) -> Any:
     return actor.eval()
 
 
-def _experience(
-    recording: Recording, objective: Objective
-) -> tuple[list[Trajectory], list[RankMicroBatch]]:
-    """The episodes, with the actor's log-probabilities, and the micro-batches of all ranks."""
+@contextmanager
+def _maker(recording: Recording, objective: Objective) -> Iterator[Any]:
+    """An experience maker whose rows are scored in this process."""
     sampler = _actor(recording, "sampler", objective)
     reference = _actor(recording, "reference", objective)
 
@@ -141,40 +148,28 @@ def _experience(
     )  # upstream's starts from Ray's actors
     maker.run, maker.max_return = _settings(recording, objective), max_return(objective)
     maker.tokenizer, maker.initial_model_group = recording.tokenizer, object()
-    episodes = trajectories(recording, objective)
-    with patched(RemoteExperienceMaker, "make_experience", scored):
-        made = maker.make_experience_batch([OpenRLHFExperience(labels=[t]) for t in episodes])
-    return episodes, [experience.labels[0] for experience in made]
+    with torch.no_grad(), patched(RemoteExperienceMaker, "make_experience", scored):
+        yield maker
 
 
-def _by_transition(
-    episodes: Sequence[Trajectory], parts: Sequence[RankMicroBatch], name: str
-) -> Tensor:
-    """[N] a column of the experience; rows are found again by their tokens."""
-    values = {
-        tuple(row.ids): [float(getattr(part.experience, name)[step.index]) for step in row.steps]
-        for part in parts
-        for row in part.experience.rows
-    }
-    found: list[float] = []
-    for trajectory in episodes:
-        (whole,) = trajectory.rows
-        # what the experience has was truncated somewhere after the last action
-        ends = range(whole.steps[-1].action[1], len(whole.ids) + 1)
-        found += next(values[key] for end in ends if (key := tuple(whole.ids[:end])) in values)
-    return torch.tensor(found)
+def _batches(recording: Recording, objective: Objective) -> list[Any]:
+    """The batches of all ranks."""
+    samples = [OpenRLHFExperience(labels=[t]) for t in trajectories(recording, objective)]
+    with _maker(recording, objective) as maker:
+        made = maker.make_experience_batch(samples)
+    return [experience.labels[0].batch for experience in made]
 
 
 @torch.no_grad()
-def _reference(
+def _with_reference(
     recording: Recording, objective: Objective, rows: Sequence[TokenRow]
-) -> list[Tensor]:
-    """[T] for each row: log-probabilities of its tokens under the reference."""
+) -> list[TokenRow]:
+    """Rows with the reference's log-probabilities of their tokens."""
     actor = _actor(recording, "reference", objective)
     found = []
     for row in rows:
         ids = torch.tensor([row.ids])
         whole = torch.ones_like(ids)
         scores = actor(ids, whole[:, 1:], whole)[0].float()
-        found.append(torch.nn.functional.pad(scores, (1, 0)))
+        found.append(replace(row, ref_logprob=[0.0, *scores.tolist()]))
     return found

@@ -12,24 +12,20 @@ from torch import Tensor
 from paw_train.algorithms import group_statistics
 from paw_train.conformance.engines.patching import patched
 from paw_train.losses import objective
-from paw_train.losses.inputs import MiniBatchTotals
+from paw_train.losses.batch import Batch, MiniBatchTotals
 from paw_train.losses.objective import Surrogate
-from paw_train.rollouts.tokens import TokenBatch, TokenRow
+from paw_train.rollouts import scoring
+from paw_train.rollouts.tokens import TokenRow
 
 
-def planted(fault: str, collating: Any) -> Any:
-    """A context in which the shared code has the fault; ``None``: no line here has it.
-
-    Args:
-        fault: name of one of ``faults.FAULTS``.
-        collating: the module whose ``collate`` pads rows for the engine.
-    """
+def planted(fault: str) -> Any:
+    """A context in which the shared code has a fault of ``faults.FAULTS``; ``None``: no line here has it."""
     places: dict[str, tuple[Any, str, Any]] = {
         "clip_on_wrong_side": (objective, "clipped_surrogate", _larger_of_both),
         "k1_for_k3": (objective, "k3_divergence", _k1),
         "population_deviation": (group_statistics, "deviation", _population_deviation),
         "padding_in_mean": (MiniBatchTotals, "count", _counting_padding(MiniBatchTotals.count)),
-        "attention_over_padding": (collating, "collate", _padded_left(collating.collate)),
+        "attention_over_padding": (scoring, "collate", _padded_left(scoring.collate)),
     }
     return patched(*places[fault]) if fault in places else None
 
@@ -37,9 +33,8 @@ def planted(fault: str, collating: Any) -> Any:
 def _larger_of_both(
     logp: Tensor, old: Tensor, values: Tensor, mask: Tensor, low: float, high: float
 ) -> Surrogate:
-    weight = values if values.ndim == 2 else values[:, None]
     ratio = torch.where(mask, logp - old, 0.0).exp()
-    free, held = -ratio * weight, -ratio.clamp(1 - low, 1 + high) * weight
+    free, held = -ratio * values, -ratio.clamp(1 - low, 1 + high) * values
     loss = torch.where(mask, torch.minimum(free, held), 0.0)
     return Surrogate(loss, ratio, (held < free) & mask)
 
@@ -57,31 +52,24 @@ def _population_deviation(
 
 
 def _counting_padding(count: Callable[..., MiniBatchTotals]) -> Any:
-    def changed(
-        minibatches: int, actions: Tensor, observations: Any = None, weights: Any = None
-    ) -> MiniBatchTotals:
-        totals = count(minibatches, actions, observations, weights)
-        return replace(totals, action_tokens=len(actions) * int(actions.max()))
+    def changed(minibatches: int, batches: Sequence[Batch]) -> MiniBatchTotals:
+        totals = count(minibatches, batches)
+        return replace(totals, action_tokens=sum(batch.action.numel() for batch in batches))
 
     return changed
 
 
-def _padded_left(collate: Callable[[Sequence[TokenRow], int], TokenBatch]) -> Any:
+def _padded_left(collate: Callable[[Sequence[TokenRow], int], Batch]) -> Any:
     """Rows padded on the left, and a mask that does not leave the padding out."""
 
-    def changed(rows: Sequence[TokenRow], pad_id: int) -> TokenBatch:
+    def changed(rows: Sequence[TokenRow], pad_id: int) -> Batch:
         batch = collate(rows, pad_id)
-        width = batch.input_ids.shape[1]
-        padding = torch.tensor([width - len(row.ids) for row in rows])
-        ids = torch.stack(
-            [row.roll(int(by)) for row, by in zip(batch.input_ids, padding, strict=True)]
-        )
-        column = torch.where(batch.used(), batch.column + padding[batch.row], 0)
-        return replace(
-            batch,
-            input_ids=ids,
-            attention_mask=torch.ones_like(batch.attention_mask),
-            column=column,
-        )
+        padding = [batch.ids.shape[1] - len(row.ids) for row in rows]
+
+        def rolled(values: Tensor) -> Tensor:
+            return torch.stack([own.roll(by) for own, by in zip(values, padding, strict=True)])
+
+        moved = batch.each(rolled)
+        return replace(moved, attention_mask=torch.ones_like(batch.attention_mask))
 
     return changed

@@ -19,7 +19,6 @@ from trl.trainer import grpo_trainer
 
 from paw_train.conformance.engines.layout import (
     max_return,
-    runs,
     trajectories,
     world_model_settings,
 )
@@ -41,7 +40,7 @@ class TRLTrainer:
         for trajectory in trajectories(recording, objective):
             column = columns(trajectory)
             found.append(_row(column, number))
-            number += len(column["transitions"])
+            number += max(column["turns"])
         return found
 
     def advantages(self, recording: Recording, objective: Objective) -> Tensor:
@@ -58,9 +57,13 @@ class TRLTrainer:
             return torch.zeros(len(recording.turns))
         rows = self.token_batch(recording, objective)
         with _generation(recording, objective, rows, recording.group_size) as (_, batch):
-            by_row: Tensor = batch["wm_weights"]
-        found = [by_row[e, : len(episode.turns)] for e, episode in enumerate(recording.episodes)]
-        return torch.cat(found)
+            by_token: Tensor = batch["wm_weights"]
+        found = torch.zeros(len(recording.turns))
+        for row, own in zip(rows, by_token, strict=True):
+            start = row.roles.index("action")
+            for number, weight in zip(row.transitions[start:], own.tolist(), strict=False):
+                found[number] += weight  # 0 outside of observations
+        return found
 
     def loss_and_gradients(
         self,
@@ -74,7 +77,7 @@ class TRLTrainer:
         with _generation(recording, objective, rows, len(rows)) as (trainer, batch):
             batch["advantages"] = _by_row(rows, advantages, batch["completion_ids"])
             if "wm_weights" in batch:
-                batch["wm_weights"] = _weights_by_row(rows, weights, batch["wm_weights"].shape)
+                batch["wm_weights"] = _by_token(rows, weights, batch["wm_weights"].shape)
             trainer.model.load_state_dict(recording.weights["policy"], strict=False)
             total = 0.0
             for part in _micro_batches(batch, trainer.args.per_device_train_batch_size):
@@ -178,7 +181,7 @@ def _columns_of(rows: Sequence[Row], returns: dict[int, float]) -> dict[str, lis
             "logprobs",
             "env_mask",
             "reward",
-            "transitions",
+            "turns",
         )
     }
     for row in rows:
@@ -189,22 +192,19 @@ def _columns_of(rows: Sequence[Row], returns: dict[int, float]) -> dict[str, lis
             row.logprobs[start:],
             [int(role == "action") for role in row.roles[start:]],
             returns.get(row.transitions[start], 0.0),
-            [span for _, span in _spans(row)],
+            _turns(row)[start:],
         )
         for column, value in zip(found.values(), values, strict=True):
             column.append(value)
     return found
 
 
-def _spans(row: Row) -> list[tuple[int, tuple[tuple[int, int], tuple[int, int]]]]:
-    """(transition, spans of its action and of its observation in the completion), in order."""
-    start = row.roles.index("action")
-    observations = dict(runs(row, "env_output"))
-    found = []
-    for number, (a, b) in runs(row, "action"):
-        c, d = observations.get(number, (b, b))
-        found.append((number, ((a - start, b - start), (c - start, d - start))))
-    return found
+def _turns(row: Row) -> list[int]:
+    """[T] of a row: k in its k-th action, -k in the observation of that transition, else 0."""
+    order = {n: k for k, n in enumerate(sorted({-1, *row.transitions}))}  # that of prompts is 0
+    signs = {"action": 1, "env_output": -1, "prompt": 0}
+    pairs = zip(row.transitions, row.roles, strict=True)
+    return [signs[role] * order[number] for number, role in pairs]
 
 
 def _row(column: dict[str, Any], number: int) -> Row:
@@ -213,10 +213,10 @@ def _row(column: dict[str, Any], number: int) -> Row:
     roles: list[Role] = ["prompt"] * start
     roles += ["action" if sampled else "prompt" for sampled in column["env_mask"]]
     transitions = [-1] * len(ids)
-    for k, ((a, b), (c, d)) in enumerate(column["transitions"]):
-        transitions[start + a : start + b] = [number + k] * (b - a)
-        transitions[start + c : start + d] = [number + k] * (d - c)
-        roles[start + c : start + d] = ["env_output"] * (d - c)
+    for place, turn in enumerate(column["turns"], start):
+        if turn:
+            transitions[place] = number + abs(turn) - 1
+            roles[place] = "action" if turn > 0 else "env_output"
     return Row(ids, roles, transitions, [0.0] * start + column["logprobs"])
 
 
@@ -234,12 +234,17 @@ def _by_row(rows: Sequence[Row], advantages: Tensor, completions: Tensor) -> Ten
     return by_token
 
 
-def _weights_by_row(rows: Sequence[Row], weights: Tensor, shape: torch.Size) -> Tensor:
-    """[B, K] world-model weights."""
+def _by_token(rows: Sequence[Row], weights: Tensor, shape: torch.Size) -> Tensor:
+    """[B, C] world-model weights of the tokens of observations."""
     found = torch.zeros(shape)
     for b, row in enumerate(rows):
-        for k, (number, _) in enumerate(_spans(row)):
-            found[b, k] = weights[number]
+        start = row.roles.index("action")
+        seen = [
+            n if r == "env_output" else -1 for n, r in zip(row.transitions, row.roles, strict=True)
+        ]
+        for t, number in enumerate(seen[start:]):
+            if number >= 0:
+                found[b, t] = weights[number] / seen.count(number)
     return found
 
 
