@@ -16,12 +16,13 @@ from gpu_findings import Check, Findings, Task
 from gpu_model import GROUP, MAX_RETURN, policy_of, qwen2, sampled, trajectory, words
 from torch import Tensor
 
-from paw_train.algorithms.experience import Experience, collect, prepare
+from paw_train.algorithms.experience import Prepared, collect, prepare
 from paw_train.algorithms.update import Updater
 from paw_train.losses.objective import ObjectiveSettings
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.rollouts.rollout import Trajectory
-from paw_train.rollouts.scoring import transition_logprobs
+from paw_train.rollouts.scoring import row_logprobs
+from paw_train.rollouts.tokens import ACTION
 from paw_train.settings import AlgorithmSettings, OptimizerSettings, WorldModelSettings
 from paw_train.training.memory import ModelShape
 
@@ -92,10 +93,11 @@ def _episodes(shape: ModelShape, small: bool) -> list[Trajectory]:
         for turn, answer, seen in zip(turns, *spans, strict=True):
             turn.append((answer, [0.0] * len(answer), seen))
     made = [trajectory(i, p, t) for i, (p, t) in enumerate(zip(prompts, turns, strict=True))]
-    scores = _scores(policy, made)
-    for step in collect(made).steps:
-        noise = 0.15 * torch.randn(len(step.logprobs), generator=generator)
-        step.logprobs = (scores[step.index][0] + noise).tolist()
+    for episode, scores in zip(made, _scores(policy, made), strict=True):
+        (row,) = episode.rows
+        acts = torch.tensor(row.role) == ACTION
+        noise = 0.15 * torch.randn(len(row.ids), generator=generator)
+        row.logprob = torch.where(acts, scores + noise, 0.0).tolist()
     return made
 
 
@@ -106,8 +108,8 @@ def _policy(shape: ModelShape, device: str, dtype: torch.dtype, larger: float = 
     return policy_of(model.bfloat16().to(dtype), device)
 
 
-def _scores(policy: LocalPolicy, episodes: list[Trajectory]) -> dict[int, tuple[Tensor, Tensor]]:
-    return transition_logprobs(policy, collect(episodes).rows, 4096)
+def _scores(policy: LocalPolicy, episodes: list[Trajectory]) -> list[Tensor]:
+    return row_logprobs(policy, [row for t in episodes for row in t.rows], 4096)
 
 
 class _Pass:
@@ -119,8 +121,8 @@ class _Pass:
         policy = _policy(shape, device, dtype)
         # the same numbers, a little larger: a policy that is near
         reference = _policy(shape, device, dtype, 1.03).reference()
-        scores = _scores(policy, episodes)
-        self.logprobs = torch.cat([torch.cat(pair) for _, pair in sorted(scores.items())])
+        roles = torch.tensor([role for t in episodes for row in t.rows for role in row.role])
+        self.logprobs = torch.cat(_scores(policy, episodes))[roles > 0]
         self.tokens = sum(len(row.ids) for t in episodes for row in t.rows)
         # no step: a learning rate of 0, and gradients that are not scaled
         optimizer = OptimizerSettings(
@@ -128,8 +130,8 @@ class _Pass:
         )
         objective, world_model = ObjectiveSettings(kl_coef=0.01), WorldModelSettings()
         updater = Updater(policy, reference, optimizer, objective, world_model, 1.0, 1)
-        experience = _experience(policy, episodes, objective, world_model)
-        self.losses = updater.step(experience, 0, 0)
+        prepared = _prepared(policy, episodes, objective, world_model)
+        self.losses = updater.step(prepared.rows, 0, 0)
         self.gradients = [
             torch.zeros(p.shape) if p.grad is None else p.grad.float().cpu()
             for p in updater.parameters
@@ -137,12 +139,12 @@ class _Pass:
         self.gap = _rollout_gap(policy, shape)
 
 
-def _experience(
+def _prepared(
     policy: LocalPolicy,
     episodes: list[Trajectory],
     objective: ObjectiveSettings,
     world_model: WorldModelSettings,
-) -> Experience:
+) -> Prepared:
     pool = collect(episodes)
     return prepare(
         pool, AlgorithmSettings(), objective, world_model, MAX_RETURN, None, policy.chat.ask
@@ -158,9 +160,8 @@ def _rollout_gap(policy: LocalPolicy, shape: ModelShape) -> float:
         trajectory(i, prompt, [(answer.ids, answer.logprobs, [])])
         for i, (prompt, answer) in enumerate(zip(prompts, answers, strict=True))
     ]
-    scores = _scores(policy, episodes)
     reported = torch.tensor([x for answer in answers for x in answer.logprobs])
-    computed = torch.cat([scores[i][0] for i in sorted(scores)])
+    computed = collect(episodes).at_actions(_scores(policy, episodes))
     return float((reported - computed).abs().mean())
 
 

@@ -15,7 +15,7 @@ from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.scratch import word_tokenizer
 from paw_train.rollouts.policy import Request, Response, Sampling
 from paw_train.rollouts.rollout import Trajectory
-from paw_train.rollouts.tokens import StepSpans, TokenRow
+from paw_train.rollouts.tokens import ACTION, OBSERVATION, TokenRow
 from paw_train.training.memory import ModelShape
 
 MAX_RETURN = 10.0
@@ -93,8 +93,8 @@ def trajectory(
     """
     row, steps = TokenRow(list(prompt)), []
     for turn, (ids, logprobs, observation) in enumerate(turns):
-        action, seen = row.extend(ids), row.extend(observation)
-        row.steps.append(StepSpans(action, seen, list(logprobs)))
+        row.append(ids, ACTION, turn, logprobs)
+        row.append(observation, OBSERVATION, turn)
         last = turn + 1 == len(turns)
         reward = MAX_RETURN * (number % 2) * last
         steps.append(

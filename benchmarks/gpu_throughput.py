@@ -23,7 +23,7 @@ from paw_train.algorithms.experience import collect, prepare
 from paw_train.algorithms.update import Updater
 from paw_train.losses.objective import ObjectiveSettings
 from paw_train.policies.local.policy import LocalPolicy, enable_recomputation
-from paw_train.rollouts.rollout import Trajectory
+from paw_train.rollouts.rollout import Trajectory, sampled_tokens
 from paw_train.settings import (
     AlgorithmSettings,
     OptimizerSettings,
@@ -191,7 +191,7 @@ def _updater(
     updater = Updater(policy, None, optimizer, objective, world_model, 1.0, 100)
 
     def update(trajectories: list[Trajectory]) -> None:
-        experience = prepare(
+        prepared = prepare(
             collect(trajectories),
             AlgorithmSettings(),
             objective,
@@ -200,7 +200,7 @@ def _updater(
             None,
             policy.chat.ask,
         )
-        updater.step(experience, 0, 0)
+        updater.step(prepared.rows, 0, 0)
         updater.release()
 
     yield update
@@ -215,7 +215,7 @@ def _findings(
     updates: dict[str, _Watch],
     memory: dict[str, float],
 ) -> Findings:
-    responses = sum(len(step.logprobs) for t in episodes for row in t.rows for step in row.steps)
+    responses = sampled_tokens(episodes)
     tokens = sum(len(row.ids) for t in episodes for row in t.rows)
     pairs = zip(updates["off"].seconds, updates["paw"].seconds, strict=True)
     overhead = statistics.median(paw / off for off, paw in pairs)

@@ -29,7 +29,8 @@ from paw_train.conformance.recording import FOLDER, OBJECTIVES, load
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer
 from paw_train.rollouts.rollout import TokenRecorder, Trajectory, demonstrations, rollout
-from paw_train.rollouts.scoring import transition_logprobs
+from paw_train.rollouts.scoring import row_logprobs
+from paw_train.rollouts.tokens import ACTION, OBSERVATION
 from paw_train.settings import CloningSettings, RolloutSettings
 from paw_train.settings.model import ScratchModelSettings
 from paw_train.training.cloning import clone, expert_rows
@@ -116,11 +117,11 @@ def suitable(found: list[Trajectory], sampler: LocalPolicy) -> list[bool]:
         round(sum(t.episode.total_reward for t in found[i : i + 4]), 3) for i in range(0, 12, 4)
     ]
     retokenised = sum(
-        sampler.chat.content(t.response) != row.ids[slice(*span.action)][: len(span.logprobs)]
-        and sampler.chat.content(t.response) != row.ids[slice(*span.action)][:-1]
+        sampler.chat.content(t.response) not in (ids, ids[:-1])
         for trajectory in found
         for row in trajectory.rows
-        for t, span in zip(trajectory.episode.transitions, row.steps, strict=True)
+        for turn, t in enumerate(trajectory.episode.transitions)
+        for ids in [[row.ids[place] for place in row.places(ACTION)[turn]]]
     )
     return [
         len(set(means)) == 3,
@@ -134,29 +135,37 @@ def suitable(found: list[Trajectory], sampler: LocalPolicy) -> list[bool]:
 
 def described(found: list[Trajectory], sampler: LocalPolicy) -> list[dict[str, Any]]:
     """The episodes as the recording holds them."""
-    at_one = transition_logprobs(sampler, _numbered(found), 10**6, 1.0)
-    as_sampled = transition_logprobs(sampler, _numbered(found), 10**6, SETTINGS.temperature)
+    rows = [row for trajectory in found for row in trajectory.rows]
+    at_one = row_logprobs(sampler, rows, 10**6, 1.0)
+    as_sampled = row_logprobs(sampler, rows, 10**6, SETTINGS.temperature)
     episodes, number = [], 0
     for place, trajectory in enumerate(found):
         (row,) = trajectory.rows
         turns = []
-        for t, step in zip(trajectory.episode.transitions, row.steps, strict=True):
-            assert np.allclose(as_sampled[number][0].tolist(), step.logprobs, atol=1e-4)
+        actions, observations = row.places(ACTION), row.places(OBSERVATION)
+        for turn, t in enumerate(trajectory.episode.transitions):
+            action, seen = (
+                (places[turn][0], places[turn][-1] + 1) for places in (actions, observations)
+            )
+            logprobs = row.logprob[slice(*action)]
+            assert np.allclose(as_sampled[place][slice(*action)], logprobs, atol=1e-4)
             message, span = Recorder.messages[t.episode_id, t.step]
             turns.append(
                 {
                     "number": number,
                     "prompt": t.prompt,
                     "response": t.response,
-                    "response_ids": row.ids[slice(*step.action)],
+                    "response_ids": row.ids[slice(*action)],
                     "logprobs": {
-                        "policy": [round(v, 7) for v in step.logprobs],
-                        "world_model": [round(v, 7) for v in at_one[number][0].tolist()],
+                        "policy": [round(v, 7) for v in logprobs],
+                        "world_model": [
+                            round(v, 7) for v in at_one[place][slice(*action)].tolist()
+                        ],
                     },
                     "message": message,
                     "observation": span,
-                    "action_tokens": step.action,
-                    "observation_tokens": step.observation,
+                    "action_tokens": action,
+                    "observation_tokens": seen,
                     "reward": t.reward,
                     "penalty": 0.0 if t.action_is_valid else -0.1,
                     "malformed": t.info["malformed"],
@@ -171,18 +180,11 @@ def described(found: list[Trajectory], sampler: LocalPolicy) -> list[dict[str, A
                 "task": trajectory.episode.task_id,
                 "instruction": trajectory.episode.instruction,
                 "group": place // 4,
-                "ids": row.ids[: row.steps[-1].observation[1]],
+                "ids": row.ids[: seen[1]],
                 "turns": turns,
             }
         )
     return episodes
-
-
-def _numbered(found: list[Trajectory]) -> list[Any]:
-    rows = [row for trajectory in found for row in trajectory.rows]
-    for number, step in enumerate(step for row in rows for step in row.steps):
-        step.index = number
-    return rows
 
 
 def write_recording() -> None:

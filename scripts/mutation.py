@@ -25,13 +25,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-UPDATE = (
-    "loss_inputs minibatches minibatch_totals scheduled_rate averaged update_seed optimizer_steps"
-)
+UPDATE = "minibatches scheduled_rate averaged update_seed optimizer_steps"
 SERVERS = "env_servers/sessions env_servers/contracts env_servers/tokens env_servers/stopping"
 TARGETS: dict[str, tuple[str, str, str]] = {
     # name: (module, functions - all if empty -, tests that belong to it: a/b is tests/a/test_b.py)
-    "masks": ("paw_train/rollouts/tokens.py", "", "train/tokens train/update"),
+    "rows": ("paw_train/rollouts/tokens.py", "", "train/tokens train/update"),
+    "batches": ("paw_train/losses/batch.py", "", "train/objective train/update"),
     "advantages": ("paw_train/algorithms/group_statistics.py", "", "train/advantages"),
     "gigpo": ("paw_train/algorithms/gigpo.py", "", "train/advantages"),
     "gae": ("paw_train/algorithms/ppo.py", "", "train/advantages train/experience"),

@@ -8,7 +8,7 @@ import torch
 
 from paw_gym.transition import Episode, Transition
 from paw_train.rollouts.rollout import Trajectory
-from paw_train.rollouts.tokens import StepSpans, TokenRow
+from paw_train.rollouts.tokens import ACTION, OBSERVATION, TokenRow
 
 
 def made_up(conversation: bool) -> list[Any]:
@@ -28,12 +28,11 @@ def made_up(conversation: bool) -> list[Any]:
             if not conversation or not rows:
                 rows.append(TokenRow(some(3 + number)))
             row = rows[-1]
-            action = row.extend(some(2 + step))
-            row.extend(some(1))
-            observation = row.extend(some(4 - step))
-            length = action[1] - action[0]
-            logprobs = (-torch.rand(length, generator=generator) * 3).tolist()
-            row.steps.append(StepSpans(action, observation, logprobs))
+            action, bridge, observation = some(2 + step), some(1), some(4 - step)
+            logprobs = (-torch.rand(len(action), generator=generator) * 3).tolist()
+            row.append(action, ACTION, step, logprobs)
+            row.append(bridge)
+            row.append(observation, OBSERVATION, step)
             last = step + 1 == steps
             episode.transitions.append(
                 Transition(
