@@ -9,13 +9,13 @@ import torch
 import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rows import token_row
 from torch import Tensor
 
 from paw_train.algorithms.paw import wm_weights
 from paw_train.algorithms.selection import plan_update
+from paw_train.losses.batch import Batch, MiniBatchTotals
 from paw_train.losses.objective import (
-    MicroBatch,
-    MiniBatchTotals,
     ObjectiveSettings,
     clipped_surrogate,
     combined_loss,
@@ -23,6 +23,7 @@ from paw_train.losses.objective import (
     merge_metrics,
     truncated_importance,
 )
+from paw_train.rollouts.scoring import collate
 from paw_train.settings import Settings
 from paw_train.settings.world_model import WorldModelSettings
 
@@ -32,6 +33,35 @@ OFF, PAW = WorldModelSettings.preset("off"), WorldModelSettings()
 
 def random_logits(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def batch_of(
+    action: Tensor,
+    observation: Tensor | None = None,
+    advantages: Tensor | None = None,
+    old: Tensor | None = None,
+    weights: Tensor | None = None,
+    ref: Tensor | None = None,
+) -> Batch:
+    """A batch with one transition a row, from masks, and advantages and weights [B] of the transitions."""
+    mask = action.bool()
+    seen = torch.zeros_like(mask) if observation is None else observation.bool()
+    old = torch.zeros(mask.shape) if old is None else old
+    advantages = torch.zeros(len(mask)) if advantages is None else advantages
+    by_token = None
+    if weights is not None:
+        by_token = torch.where(seen, (weights / seen.sum(1).clamp(min=1))[:, None], 0.0)
+    return Batch(
+        ids=torch.zeros_like(mask, dtype=torch.long),
+        attention_mask=torch.ones_like(mask, dtype=torch.long),
+        action=mask,
+        observation=seen,
+        turn=torch.arange(len(mask))[:, None].expand(mask.shape),
+        logprob=old,
+        advantage=torch.where(mask, advantages[:, None], 0.0),
+        wm_weight=by_token,
+        ref_logprob=ref,
+    )
 
 
 class TestSurrogate:
@@ -169,28 +199,28 @@ def model_logprobs(model, padded: Padded) -> Tensor:
     return F.pad(predicted, (1, 0)) * (padded.action + padded.observation)
 
 
-def micro_loss(model, rows, weights, totals, objective, world_model, left):
+def micro_batch(rows, weights, left, logp=None) -> Batch:
     padded = pad(rows, left)
-    logp = model_logprobs(model, padded)
+    logp = torch.zeros(padded.ids.shape).double() if logp is None else logp.detach()
     drift = torch.tensor([row.drift for row in rows], dtype=torch.float64)[:, None]
-    batch = MicroBatch(
-        action_mask=padded.action,
-        observation_mask=padded.observation,
-        advantages=torch.tensor([row.advantage for row in rows], dtype=torch.float64),
-        old_logprobs=logp.detach() + 0.3 * drift,
-        ref_logprobs=logp.detach() - 0.5 * drift,
-        wm_weights=weights,
+    return batch_of(
+        padded.action,
+        padded.observation,
+        torch.tensor([row.advantage for row in rows], dtype=torch.float64),
+        logp + 0.3 * drift,
+        weights,
+        logp - 0.5 * drift,
     )
+
+
+def micro_loss(model, rows, weights, totals, objective, world_model, left):
+    logp = model_logprobs(model, pad(rows, left))
+    batch = micro_batch(rows, weights, left, logp)
     return combined_loss(logp, batch, totals, objective, world_model)
 
 
 def totals_of(rows, weights, minibatches=1) -> MiniBatchTotals:
-    return MiniBatchTotals.count(
-        minibatches=minibatches,
-        action_lengths=[len(row.action) for row in rows],
-        observation_lengths=[len(row.observation) for row in rows],
-        wm_weights=weights,
-    )
+    return MiniBatchTotals.count(minibatches, [micro_batch(rows, weights, left=False)])
 
 
 def gradient(model, losses) -> Tensor:
@@ -363,38 +393,35 @@ class TestVariants:
         torch.testing.assert_close(got.wm_loss, torch.stack(per_row).mean())
 
     def test_the_three_aggregations_by_hand(self):
-        batch = MicroBatch(
-            action_mask=torch.tensor([[0, 1, 1], [0, 1, 0]]),
-            advantages=torch.tensor([1.0, -4.0]),
-            old_logprobs=torch.zeros(2, 3),
-        )
+        batch = batch_of(torch.tensor([[0, 1, 1], [0, 1, 0]]), advantages=torch.tensor([1.0, -4.0]))
         fixed = ObjectiveSettings(kl_coef=0.0, aggregation="fixed-length", fixed_length=10)
-        totals = MiniBatchTotals.count(1, [2, 1])
-        logp = torch.zeros(2, 3)
+        totals = MiniBatchTotals.count(1, [batch])
         # -(1 + 1 - 4) / (2 rows * 10 tokens); by sequence -(1 - 4) / 2; by token -(1 + 1 - 4) / 3
-        assert combined_loss(logp, batch, totals, fixed, OFF).loss.item() == pytest.approx(0.1)
-        by_sequence = fixed.replace(aggregation="sequence-mean")
-        assert combined_loss(logp, batch, totals, by_sequence, OFF).loss.item() == pytest.approx(
-            1.5
-        )
-        by_token = fixed.replace(aggregation="token-mean")
-        assert combined_loss(logp, batch, totals, by_token, OFF).loss.item() == pytest.approx(2 / 3)
+        wanted = {"fixed-length": 0.1, "sequence-mean": 1.5, "token-mean": 2 / 3}
+        for name, value in wanted.items():
+            chosen = fixed.replace(aggregation=name)
+            loss = combined_loss(torch.zeros(2, 3), batch, totals, chosen, OFF).loss
+            assert loss.item() == pytest.approx(value)
+
+    def test_two_transitions_in_a_row_are_two_in_a_mean_over_sequences(self):
+        batch = batch_of(torch.tensor([[0, 1, 1, 1]]))
+        batch.turn = torch.tensor([[-1, 0, 0, 1]])
+        batch.advantage = torch.tensor([[0.0, 1.0, 1.0, -4.0]])
+        totals = MiniBatchTotals.count(1, [batch])
+        objective = ObjectiveSettings(kl_coef=0.0, aggregation="sequence-mean")
+        loss = combined_loss(torch.zeros(1, 4), batch, totals, objective, OFF).loss
+        assert totals.sequences == 2 and loss.item() == pytest.approx(1.5)
 
     @pytest.mark.parametrize("preset", ["paw", "echo"])
     def test_observations_take_no_importance_ratio(self, preset):
         # Whatever the policy that sampled the actions was like, the world-model term is the same;
         # the policy term is not.
-        def gradients(old: Tensor, importance: Tensor | None) -> tuple[Tensor, Tensor]:
+        def gradients(old: Tensor, importance: float) -> tuple[Tensor, Tensor]:
             logp = torch.tensor([[0.0, -1.0, -2.0], [0.0, -1.05, -3.0]], requires_grad=True)
-            batch = MicroBatch(
-                action_mask=torch.tensor([[0, 1, 0]] * 2),
-                observation_mask=torch.tensor([[0, 0, 1]] * 2),
-                advantages=torch.tensor([1.0, -1.0]),
-                old_logprobs=old,
-                wm_weights=torch.ones(2),
-                importance=importance,
-            )
-            totals = MiniBatchTotals.count(1, [1, 1], [1, 1], torch.ones(2))
+            action, seen = torch.tensor([[0, 1, 0]] * 2), torch.tensor([[0, 0, 1]] * 2)
+            advantages = importance * torch.tensor([1.0, -1.0])
+            batch = batch_of(action, seen, advantages, old, torch.ones(2))
+            totals = MiniBatchTotals.count(1, [batch])
             objective = ObjectiveSettings(kl_coef=0.0)
             got = combined_loss(logp, batch, totals, objective, WorldModelSettings.preset(preset))
             parts = [
@@ -404,8 +431,8 @@ class TestVariants:
             return parts[0], parts[1]
 
         old = torch.full((2, 3), -1.0)
-        now = gradients(old, None)
-        for stale in (gradients(old + 0.1, None), gradients(old, torch.full((2, 3), 1.7))):
+        now = gradients(old, 1.0)
+        for stale in (gradients(old + 0.1, 1.0), gradients(old, 1.7)):
             assert torch.equal(now[1], stale[1])
             assert not torch.equal(now[0], stale[0])
         assert now[1][:, 2].abs().min() > 0
@@ -414,16 +441,11 @@ class TestVariants:
     def test_an_unselected_row_cannot_spoil_the_loss(self):
         # An impossible token (log-probability -inf) in a row with weight 0.
         logp = torch.tensor([[0.0, -0.5, -1.0], [0.0, -0.5, -math.inf]], requires_grad=True)
-        batch = MicroBatch(
-            action_mask=torch.tensor([[0, 1, 0]] * 2),
-            observation_mask=torch.tensor([[0, 0, 1]] * 2),
-            advantages=torch.zeros(2),
-            old_logprobs=logp.detach(),
-            wm_weights=torch.tensor([1.0, 0.0]),
-        )
+        action, seen = torch.tensor([[0, 1, 0]] * 2), torch.tensor([[0, 0, 1]] * 2)
+        batch = batch_of(action, seen, old=logp.detach(), weights=torch.tensor([1.0, 0.0]))
         objective = ObjectiveSettings(kl_coef=0.0)
         world_model = WorldModelSettings.preset("echo")
-        totals = MiniBatchTotals.count(1, [1, 1], [1, 1], batch.wm_weights)
+        totals = MiniBatchTotals.count(1, [batch])
         out = combined_loss(logp, batch, totals, objective, world_model)
         out.loss.backward()
         assert out.loss.item() == 1.0
@@ -431,16 +453,11 @@ class TestVariants:
 
     def test_without_the_policy_term_only_the_world_model_learns(self):
         logp = torch.tensor([[0.0, -0.5, -1.0]], requires_grad=True)
-        batch = MicroBatch(
-            action_mask=torch.tensor([[0, 1, 0]]),
-            observation_mask=torch.tensor([[0, 0, 1]]),
-            advantages=torch.tensor([3.0]),
-            old_logprobs=logp.detach(),
-            wm_weights=torch.tensor([1.0]),
-        )
+        action, seen = torch.tensor([[0, 1, 0]]), torch.tensor([[0, 0, 1]])
+        batch = batch_of(action, seen, torch.tensor([3.0]), logp.detach(), torch.tensor([1.0]))
         echo = WorldModelSettings.preset("echo", coef=0.05)
         objective = ObjectiveSettings(policy_coef=0.0, kl_coef=0.0)
-        totals = MiniBatchTotals.count(1, [1], [1], batch.wm_weights)
+        totals = MiniBatchTotals.count(1, [batch])
         out = combined_loss(logp, batch, totals, objective, echo)
         out.loss.backward()
         assert logp.grad.tolist() == [pytest.approx([0.0, 0.0, -0.05])]
@@ -464,13 +481,11 @@ class TestImportance:
         mask[:, 0] = 0
         weights = truncated_importance(old[None], sampled[None], mask, cap)
         logp = torch.tensor(new[None], requires_grad=True)
-        batch = MicroBatch(
-            action_mask=mask,
-            advantages=torch.tensor([advantage], dtype=torch.float64),
-            old_logprobs=torch.tensor(old[None]),
-            importance=weights,
+        batch = batch_of(
+            mask, None, torch.tensor([advantage], dtype=torch.float64), torch.tensor(old[None])
         )
-        totals = MiniBatchTotals.count(1, [len(tokens)], [0], torch.zeros(1))
+        batch.advantage = batch.advantage * weights
+        totals = MiniBatchTotals.count(1, [batch])
         out = combined_loss(logp, batch, totals, ObjectiveSettings(kl_coef=0.0), OFF)
         out.loss.backward()
         # token by token: - min(p/q, cap) min(r A, clip(r) A), r = pi/p, p the old policy, q the sampling one
@@ -487,21 +502,14 @@ class TestImportance:
             assert ambiguous or slope == pytest.approx(wanted / len(tokens), rel=1e-9, abs=1e-12)
 
     def test_at_staleness_0_it_is_the_plain_loss_bit_for_bit(self, model):
-        rows = make_rows(4, 6)
-        padded = pad(rows, left=False)
-        logp = model_logprobs(model, padded)
-        old = logp.detach() + 0.1
+        rows, weights = make_rows(4, 6), torch.full((6,), 0.5, dtype=torch.float64)
+        logp = model_logprobs(model, pad(rows, left=False))
+        totals = totals_of(rows, weights)
+        plain = micro_batch(rows, weights, left=False, logp=logp)
+        old = plain.logprob
+        factors = truncated_importance(old, old, plain.action, 2.0)
         losses = []
-        for importance in (None, truncated_importance(old, old, padded.action, 2.0)):
-            batch = MicroBatch(
-                action_mask=padded.action,
-                observation_mask=padded.observation,
-                advantages=torch.tensor([r.advantage for r in rows], dtype=torch.float64),
-                old_logprobs=old,
-                wm_weights=torch.full((6,), 0.5, dtype=torch.float64),
-                importance=importance,
-            )
-            totals = totals_of(rows, batch.wm_weights)
+        for batch in (plain, replace(plain, advantage=plain.advantage * factors)):
             losses.append(combined_loss(logp, batch, totals, ObjectiveSettings(kl_coef=0.0), PAW))
         assert torch.equal(losses[0].loss, losses[1].loss)
         (parameter,) = [p for name, p in model.named_parameters() if "embed" in name]
@@ -540,15 +548,11 @@ class TestImportance:
                     old, action = row.detach(), torch.tensor([[0, 1, 0]])
                     sampled = torch.full_like(old, sampler[a].item())
                     weights = truncated_importance(old, sampled, action, 1e9) if weigh else None
-                    batch = MicroBatch(
-                        action_mask=action,
-                        observation_mask=torch.tensor([[0, 0, 1]]),
-                        advantages=advantage[a : a + 1],
-                        old_logprobs=old,
-                        wm_weights=torch.ones(1, dtype=torch.float64),
-                        importance=weights,
-                    )
-                    totals = MiniBatchTotals.count(1, [1], [1], batch.wm_weights)
+                    ones, seen = torch.ones(1).double(), torch.tensor([[0, 0, 1]])
+                    batch = batch_of(action, seen, advantage[a : a + 1], old, ones)
+                    if weights is not None:
+                        batch.advantage = batch.advantage * weights
+                    totals = MiniBatchTotals.count(1, [batch])
                     objective, echo = (
                         ObjectiveSettings(kl_coef=0.0),
                         WorldModelSettings.preset("echo", coef=1.0),
@@ -570,15 +574,15 @@ class TestImportance:
 class TestMetrics:
     def test_by_hand(self):
         logp = torch.tensor([[0.1, 0.5, 0.9, 0.5], [0.5, 0.25, 0.1, 0.1]]).log()
-        batch = MicroBatch(
-            action_mask=torch.tensor([[0, 1, 0, 0], [0, 1, 0, 0]]),
-            observation_mask=torch.tensor([[0, 0, 1, 1], [0, 0, 1, 1]]),
-            advantages=torch.tensor([1.0, 1.0]),
-            old_logprobs=torch.full((2, 4), 0.25).log(),
-            ref_logprobs=logp,
-            wm_weights=torch.tensor([0.5, 0.0]),
+        batch = batch_of(
+            torch.tensor([[0, 1, 0, 0], [0, 1, 0, 0]]),
+            torch.tensor([[0, 0, 1, 1], [0, 0, 1, 1]]),
+            torch.tensor([1.0, 1.0]),
+            torch.full((2, 4), 0.25).log(),
+            torch.tensor([0.5, 0.0]),
+            logp,
         )
-        totals = MiniBatchTotals.count(1, [1, 1], [2, 2], batch.wm_weights)
+        totals = MiniBatchTotals.count(1, [batch])
         assert totals == MiniBatchTotals(1, 2, 2, 4, 1, 2)
         objective = ObjectiveSettings(log_observations=True)
         world_model = WorldModelSettings(rho=0.5)
@@ -601,37 +605,23 @@ class TestMetrics:
 
 
 class TestErrors:
-    good = {
-        "action_mask": torch.tensor([[0, 1, 0]]),
-        "observation_mask": torch.tensor([[0, 0, 1]]),
-        "advantages": torch.ones(1),
-        "old_logprobs": torch.zeros(1, 3),
-    }
-
-    @pytest.mark.parametrize(
-        ("change", "message"),
-        [
-            ({"observation_mask": torch.tensor([[0, 1, 1]])}, "share a token"),
-            ({"action_mask": torch.tensor([[1, 1, 0]])}, "first token"),
-            ({"action_mask": torch.ones(1, 2)}, r"`action_mask` must have shape \(1, 3\)"),
-            (
-                {"advantages": torch.ones(2)},
-                "`advantages` must have one entry for each of the 1 rows",
-            ),
-            ({"wm_weights": torch.ones(1, 3)}, "`wm_weights` must have one entry"),
-        ],
-    )
-    def test_a_wrong_batch_is_refused(self, change, message):
-        with pytest.raises(ValueError, match=message):
-            MicroBatch(**(self.good | change))
+    def test_a_role_on_the_first_token_is_refused(self):
+        with pytest.raises(ValueError, match="first token"):
+            collate([token_row([1, 2], ((0, 1), (1, 2)))], 0)
 
     def test_what_the_settings_need_must_be_there(self):
-        totals = MiniBatchTotals.count(1, [1], [1])
-        batch = MicroBatch(**self.good)
-        with pytest.raises(ValueError, match="needs `ref_logprobs`"):
-            combined_loss(torch.zeros(1, 3), batch, totals, ObjectiveSettings(), PAW)
-        with pytest.raises(ValueError, match="needs `observation_mask` and `wm_weights`"):
-            combined_loss(torch.zeros(1, 3), batch, totals, ObjectiveSettings(kl_coef=0.0), PAW)
+        logp = torch.zeros(1, 3)
+        batch = batch_of(torch.tensor([[0, 1, 0]]), torch.tensor([[0, 0, 1]]))
+        totals = MiniBatchTotals.count(1, [batch])
+        plain = ObjectiveSettings(kl_coef=0.0)
+        with pytest.raises(ValueError, match="needs `ref_logprob`"):
+            combined_loss(logp, batch, totals, ObjectiveSettings(), PAW)
+        with pytest.raises(ValueError, match="needs `wm_weight`"):
+            combined_loss(logp, batch, totals, plain, PAW)
+        with pytest.raises(ValueError, match="needs the action tokens' `entropy`"):
+            combined_loss(logp, batch, totals, plain.replace(entropy_coef=0.1), OFF)
+        with pytest.raises(ValueError, match="no `advantage`"):
+            combined_loss(logp, replace(batch, advantage=None), totals, plain, OFF)
 
     @pytest.mark.parametrize(
         ("change", "message"),
