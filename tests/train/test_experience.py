@@ -13,6 +13,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from rows import parts, token_row, transitions  # noqa: E402
+
 from paw_gym.internals.registry import Registry  # noqa: E402
 from paw_train.algorithms import gigpo, reinforce_pp, rloo  # noqa: E402
 from paw_train.algorithms.critic import Critic  # noqa: E402
@@ -28,8 +30,9 @@ from paw_train.algorithms.update import Updater  # noqa: E402
 from paw_train.losses.objective import ObjectiveSettings  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
-from paw_train.rollouts.rows import look_ahead, transition_keys, trimmed  # noqa: E402
-from paw_train.rollouts.tokens import StepSpans, TokenRow, collate  # noqa: E402
+from paw_train.rollouts.rows import transition_keys, trimmed  # noqa: E402
+from paw_train.rollouts.scoring import collate  # noqa: E402
+from paw_train.rollouts.tokens import ACTION, CONTEXT, OBSERVATION  # noqa: E402
 from paw_train.settings import (  # noqa: E402
     AlgorithmSettings,
     CriticSettings,
@@ -89,15 +92,21 @@ def test_gigpo_refuses_transitions_without_their_observation(made_up: Any) -> No
 
 def test_ppo_by_turn_and_by_token_is_gae_by_hand(made_up: Any) -> None:
     pool = collect(made_up(False))
-    counts = [s.action[1] - s.action[0] for s in pool.steps]
-    values = torch.rand(8, max(counts), generator=torch.Generator().manual_seed(0))
+    counts = pool.lengths.tolist()
+    values = torch.rand(sum(counts), generator=torch.Generator().manual_seed(0))
+    starts = [sum(counts[:i]) for i in range(8)]
     gamma, lam = 0.9, 0.7
     for level in ("turn", "token"):
         algorithm = AlgorithmSettings(
             name="ppo", level=level, gamma=gamma, lam=lam, normalize=False
         )
-        experience = prepare(pool, algorithm, PLAIN, OFF, 10.0, Signals(values=values))
+        prepared = prepare(pool, algorithm, PLAIN, OFF, 10.0, Signals(values=values))
         width = [1] * 8 if level == "turn" else counts
+        targets, old = (
+            pool.at_actions([getattr(row, name) for row in prepared.rows])
+            for name in ("value_target", "old_value")
+        )
+        by_token = pool.at_actions([row.advantage for row in prepared.rows])
         for episode in range(4):
             cells = [(i, j) for i in range(8) if OWNERS[i] == episode for j in range(width[i])]
             for k, (i, j) in enumerate(cells):
@@ -106,22 +115,23 @@ def test_ppo_by_turn_and_by_token_is_gae_by_hand(made_up: Any) -> None:
                 for n, (a, b) in enumerate(cells[k:]):
                     reward = REWARDS[a] if b + 1 == width[a] else 0.0
                     rest = cells[k + n + 1 :]
-                    after = values[rest[0]].item() if rest else 0.0
-                    delta = reward + gamma * after - values[a, b].item()
+                    after = values[starts[rest[0][0]] + rest[0][1]].item() if rest else 0.0
+                    delta = reward + gamma * after - values[starts[a] + b].item()
                     expected += (gamma * lam) ** n * delta
-                got = experience.advantages[i] if level == "turn" else experience.advantages[i, j]
+                place = starts[i] + j
+                got = prepared.advantages[i if level == "turn" else place]
                 assert got.item() == pytest.approx(expected, abs=1e-5)
-                assert experience.value_targets is not None
-                assert experience.value_targets[i, j].item() == pytest.approx(
-                    expected + values[i, j].item(), abs=1e-5
-                )
+                assert by_token[place].item() == pytest.approx(expected, abs=1e-5)
+                assert old[place] == values[place]
+                wanted = expected + values[place].item()
+                assert targets[place].item() == pytest.approx(wanted, abs=1e-5)
 
 
 def test_ppo_whitens_over_the_update_and_weighs_every_episode_as_its_own_group(
     made_up: Any,
 ) -> None:
     pool = collect(made_up(True))
-    values = torch.zeros(8, 1)
+    values = torch.zeros(int(pool.lengths.sum()))
     objective = ObjectiveSettings(kl_coef=0.0)
     world_model = WorldModelSettings(alpha=1.0)
     experience = prepare(
@@ -132,17 +142,16 @@ def test_ppo_whitens_over_the_update_and_weighs_every_episode_as_its_own_group(
     # lambda is 0 for the two episodes that won and 1 for the others; |G| = 4 groups of one episode
     sizes = [1, 3, 2, 2]
     expected = [(1 - RETURNS[o] / 10) / (4 * sizes[o]) for o in OWNERS]
-    assert experience.wm_weights.tolist() == pytest.approx(expected)
+    assert experience.plan.weights.tolist() == pytest.approx(expected)
 
 
 def test_kl_in_the_reward_moves_advantages_but_not_lambda(made_up: Any) -> None:
     pool = collect(made_up(True))
-    kl = torch.rand(8, 4, generator=torch.Generator().manual_seed(0))
+    kl = torch.rand(int(pool.lengths.sum()), generator=torch.Generator().manual_seed(0))
     objective = ObjectiveSettings(kl_coef=0.5, kl_in="reward")
     experience = prepare(pool, AlgorithmSettings(name="rloo"), objective, PAW, 10.0, Signals(kl=kl))
     returns = [
-        RETURNS[e] - 0.5 * sum(kl[i].sum().item() for i in range(8) if OWNERS[i] == e)
-        for e in range(4)
+        RETURNS[e] - 0.5 * kl[torch.tensor(OWNERS)[pool.turn] == e].sum().item() for e in range(4)
     ]
     assert torch.allclose(experience.advantages, rloo(returns, GROUPS)[OWNERS], atol=1e-5)
     assert experience.metrics["lambda_mean"] == pytest.approx(0.5)
@@ -152,21 +161,18 @@ def test_kl_in_the_reward_moves_advantages_but_not_lambda(made_up: Any) -> None:
 
 def test_at_token_level_each_tokens_kl_comes_off_its_own_reward(made_up: Any) -> None:
     pool = collect(made_up(True))
-    counts = [s.action[1] - s.action[0] for s in pool.steps]
     generator = torch.Generator().manual_seed(0)
-    mask = torch.arange(max(counts)) < torch.tensor(counts)[:, None]
-    kl = torch.where(mask, torch.rand(8, max(counts), generator=generator), 0.0)
+    kl = torch.rand(len(pool.turn), generator=generator)
     objective = ObjectiveSettings(kl_coef=0.5, kl_in="reward")
     algorithm = AlgorithmSettings(name="ppo", level="token", normalize=False)
-    values = torch.zeros(8, max(counts))
-    got = prepare(pool, algorithm, objective, PAW, 10.0, Signals(values=values, kl=kl)).advantages
-    for i in range(8):
-        for j in range(counts[i]):
-            # with gamma = lambda = 1 and no values: all that is still to come in the episode
-            to_come = RETURNS[OWNERS[i]] - 0.5 * kl[i, j:].sum()
-            later = [k for k in range(i + 1, 8) if OWNERS[k] == OWNERS[i]]
-            to_come -= 0.5 * kl[later].sum()
-            assert got[i, j].item() == pytest.approx(to_come.item(), abs=1e-5)
+    signals = Signals(values=torch.zeros(len(kl)), kl=kl)
+    got = prepare(pool, algorithm, objective, PAW, 10.0, signals).advantages
+    owner = torch.tensor(OWNERS)[pool.turn]
+    for place in range(len(kl)):
+        # with gamma = lambda = 1 and no values: all that is still to come in the episode
+        later = (owner == owner[place]) & (torch.arange(len(kl)) >= place)
+        to_come = RETURNS[owner[place]] - 0.5 * kl[later].sum().item()
+        assert got[place].item() == pytest.approx(to_come, abs=1e-5)
 
 
 def test_statistics_over_steps_count_an_episode_once_for_each_step(made_up: Any) -> None:
@@ -292,7 +298,7 @@ def test_estimators_that_do_not_read_penalties_refuse_to_charge_them_apart(name:
         require_registered(Settings(algorithm=AlgorithmSettings(name=name, penalty="step")))
 
 
-def test_the_kl_signal_is_the_log_ratio_of_whole_responses(made_up: Any) -> None:
+def test_the_kl_signal_is_the_log_ratio_of_each_token(made_up: Any) -> None:
     pool = collect(made_up(True))
     objective = ObjectiveSettings(kl_coef=0.1, kl_in="reward")
     world_model = WorldModelSettings(entropy="full")
@@ -302,17 +308,15 @@ def test_the_kl_signal_is_the_log_ratio_of_whole_responses(made_up: Any) -> None
     )
     signals = updater.signals(pool)
     assert signals.kl is not None and signals.entropy is not None
-    for row in pool.rows:
+    entropies, ratios = [], []
+    for row, places, _ in transitions(pool.rows):
         logits = reference.model(torch.tensor([row.ids])).logits[0].log_softmax(-1)
         own = policy.model(torch.tensor([row.ids])).logits[0].log_softmax(-1)
-        for step in row.steps:
-            span = range(*step.action)
-            ratio = sum(step.logprobs) - sum(logits[t - 1, row.ids[t]].item() for t in span)
-            assert signals.kl[step.index].sum().item() == pytest.approx(ratio, rel=1e-4)
-            spread = [-(own[t - 1].exp() * own[t - 1]).sum().item() for t in span]
-            assert signals.entropy[step.index].item() == pytest.approx(
-                sum(spread) / len(spread), rel=1e-4
-            )
+        ratios += [row.logprob[t] - logits[t - 1, row.ids[t]].item() for t in places]
+        spread = [-(own[t - 1].exp() * own[t - 1]).sum().item() for t in places]
+        entropies.append(sum(spread) / len(spread))
+    assert signals.kl.tolist() == pytest.approx(ratios, rel=1e-4)
+    assert signals.entropy.tolist() == pytest.approx(entropies, rel=1e-4)
 
 
 # --- rows as the update reads them -----------------------------------------------------------------
@@ -331,7 +335,7 @@ def test_unsupervised_observations_cost_no_tokens_and_change_no_gradient(
         )
         settings = OptimizerSettings(lr=0.0, max_grad_norm=1e9)
         updater = Updater(policy, None, settings, objective, world_model, 1.0, 1)
-        updater.step(experience, 0, 0)
+        updater.step(experience.rows, 0, 0)
         flat = torch.cat([p.grad.flatten() for p in updater.parameters])
         return flat, sum(len(row.ids) for row in experience.rows)
 
@@ -342,39 +346,38 @@ def test_unsupervised_observations_cost_no_tokens_and_change_no_gradient(
 
 
 def test_trimmed_rows_end_with_the_last_token_in_use() -> None:
-    row = TokenRow(list(range(20)), [_step((2, 4), (5, 8)), _step((9, 12), (14, 18))])
-    both = trimmed(row, [True, True])
-    assert both.ids == list(range(18))
-    first = trimmed(row, [True, False])
-    assert first.ids == list(range(12))
-    assert [s.observation for s in first.steps] == [(5, 8), (12, 12)]
-    assert row.steps[1].observation == (14, 18)  # the pool's own rows stay as they are
-
-
-def _step(action: tuple[int, int], observation: tuple[int, int]) -> StepSpans:
-    return StepSpans(action, observation, [-1.0] * (action[1] - action[0]))
+    weights = [0.0] * 5 + [0.5] * 3 + [0.0] * 12
+    row = token_row(range(20), ((2, 4), (5, 8)), ((9, 12), (14, 18)), wm_weight=weights)
+    assert trimmed(row, keep_observations=True).ids == list(range(18))
+    first = trimmed(row)
+    assert first.ids == list(range(12)) and first.wm_weight == weights[:12]
+    assert parts(first, OBSERVATION) == [[5, 6, 7]]
+    assert parts(row, OBSERVATION) == [[5, 6, 7], [14, 15, 16, 17]]  # the pool's own rows stay
+    assert trimmed(replace(row, wm_weight=None)).places(OBSERVATION) == {}
 
 
 @pytest.mark.parametrize("conversation", [False, True])
-def test_looking_ahead_finds_the_later_observations(made_up: Any, conversation: bool) -> None:
-    for trajectory in made_up(conversation):
-        rows = trajectory.rows
-        steps = [(row, s) for row in rows for s in row.steps]
-        seen = [row.ids[slice(*s.observation)] for row, s in steps]
-        actions = [row.ids[slice(*s.action)] for row, s in steps]
-        ahead = look_ahead(rows, 3, ask=[1, 2])
-        index = 0
-        for row in ahead:
-            for step in row.steps:
-                assert row.ids[slice(*step.action)] == actions[index]
-                got = [row.ids[slice(*span)] for span in (step.observation, *step.later)]
-                assert got == seen[index : index + 3]
-                if not conversation and step.later:
-                    between = row.ids[step.observation[1] : step.later[0][0]]
-                    assert between[:2] == [1, 2]  # the next turn opens as it would in a dialogue
-                    assert between[2 : 2 + len(actions[index + 1])] == actions[index + 1]
-                index += 1
-        assert index == len(steps)
+def test_looking_ahead_weighs_the_later_observations(made_up: Any, conversation: bool) -> None:
+    pool = collect(made_up(conversation))
+    wm = WorldModelSettings(alpha=1.0, adaptive=False, horizon=3)
+    prepared = prepare(pool, AlgorithmSettings(), PLAIN, wm, 10.0, ask=[1, 2])
+    found = transitions(pool.rows)
+    seen = [[row.ids[i] for i in places] for row, _, places in found]
+    actions = [[row.ids[i] for i in places] for row, places, _ in found]
+    turns = [turn for row in prepared.rows for turn in row.places(ACTION)]
+    assert [ids for row in prepared.rows for ids in parts(row, ACTION)] == actions
+    if conversation:
+        assert [ids for row in prepared.rows for ids in parts(row, OBSERVATION)] == seen
+        return
+    for turn, row in zip(turns, prepared.rows, strict=True):
+        ahead = [i for i in range(turn, min(turn + 3, 8)) if OWNERS[i] == OWNERS[turn]]
+        weighed = [i for i, weight in zip(row.ids, row.wm_weight or [], strict=True) if weight]
+        assert weighed == [i for number in ahead for i in seen[number]]
+        if len(ahead) > 1:
+            end = row.places(OBSERVATION)[turn][-1] + 1
+            later = [1, 2, *actions[turn + 1]]  # the next turn opens as it would in a dialogue
+            assert row.ids[end : end + len(later)] == later
+            assert set(row.role[end:]) == {CONTEXT} and set(row.turn[end:]) == {-1}
 
 
 def test_multi_step_loss_is_the_discounted_mean(made_up: Any) -> None:
@@ -384,30 +387,25 @@ def test_multi_step_loss_is_the_discounted_mean(made_up: Any) -> None:
     pool = collect(made_up(True))
     experience = prepare(pool, AlgorithmSettings(), objective, wm, 10.0, ask=policy.chat.ask)
     updater = Updater(policy, None, OptimizerSettings(lr=0.0), objective, wm, 1.0, 1)
-    got = updater.step(experience, 0, 0)["wm_term"]
+    got = updater.step(experience.rows, 0, 0)["wm_term"]
     expected = 0.0
     for row in pool.rows:
         logp = policy.model(torch.tensor([row.ids])).logits[0].log_softmax(-1)
-        losses = []
-        for step in row.steps:
-            span = range(*step.observation)
-            losses.append(-sum(logp[t - 1, row.ids[t]].item() for t in span) / len(span))
-        for i, step in enumerate(row.steps):
+        seen = row.places(OBSERVATION)
+        losses = [-sum(logp[t - 1, row.ids[t]].item() for t in p) / len(p) for p in seen.values()]
+        for i, turn in enumerate(seen):
             later = losses[i : i + 2]
             weights = [1.0, 0.25][: len(later)]
             value = sum(w * x for w, x in zip(weights, later, strict=True)) / sum(weights)
-            expected += experience.wm_weights[step.index].item() * value
+            expected += experience.plan.weights[turn].item() * value
     assert got == pytest.approx(expected, rel=1e-4)
 
 
 def test_equal_transitions_share_a_key_and_others_do_not() -> None:
-    def row(ids: list[int], *spans: tuple[int, int, int, int]) -> TokenRow:
-        return TokenRow(ids, [_step((a, b), (c, d)) for a, b, c, d in spans])
-
-    base = row([1, 2, 3, 4, 5, 6, 7, 8], (1, 2, 3, 4), (5, 6, 7, 8))
-    same_start = row([1, 2, 3, 4, 5, 9, 7, 8], (1, 2, 3, 4), (5, 6, 7, 8))
-    one_step = row([1, 2, 3, 4], (1, 2, 3, 4))
-    other_cut = row([1, 2, 3, 4], (1, 3, 3, 4))
+    base = token_row([1, 2, 3, 4, 5, 6, 7, 8], ((1, 2), (3, 4)), ((5, 6), (7, 8)))
+    same_start = token_row([1, 2, 3, 4, 5, 9, 7, 8], ((1, 2), (3, 4)), ((5, 6), (7, 8)))
+    one_step = token_row([1, 2, 3, 4], ((1, 2), (3, 4)))
+    other_cut = token_row([1, 2, 3, 4], ((1, 3), (3, 4)))
     keys = transition_keys([base, same_start, one_step, other_cut])
     assert keys[0] == keys[2] == keys[4]
     assert len(set(keys)) == 4
@@ -415,8 +413,8 @@ def test_equal_transitions_share_a_key_and_others_do_not() -> None:
 
 def test_a_branch_has_the_keys_of_the_dialogue_that_it_repeats() -> None:
     ids = [1, 2, 3, 4, 5, 6, 7, 8]
-    whole = TokenRow(ids, [_step((1, 2), (3, 4)), _step((5, 6), (7, 8))])
-    branch = TokenRow(ids, [_step((5, 6), (7, 8))])  # what it shares is its context
+    whole = token_row(ids, ((1, 2), (3, 4)), ((5, 6), (7, 8)))
+    branch = token_row(ids, ((5, 6), (7, 8)))  # what it shares is its context
     first, second, again = transition_keys([whole, branch])
     assert second == again != first
 
@@ -430,20 +428,19 @@ def test_nothing_is_learned_from_a_complaint_from_further_back_either(
     steps[1] = replace(steps[1], info={**steps[1].info, "malformed": True})
     wm = WorldModelSettings(alpha=1.0, adaptive=False, horizon=3, filter="warnings")
     pool = collect(trajectories)
-    told = {tuple(row.ids[slice(*s.observation)]) for row in pool.rows for s in row.steps
-            if s.index == 2}  # fmt: skip
+    seen = [ids for row in pool.rows for ids in parts(row, OBSERVATION)]
     rows = prepare(pool, AlgorithmSettings(), PLAIN, wm, 10.0, ask=[1, 2]).rows
-    read = {}
-    for row in rows:
-        for step in row.steps:
-            read[step.index] = [tuple(row.ids[c] for c in columns) for columns in step.columns[1:]]
-    seen = dict(enumerate(_seen(pool)))
-    assert read[1] == [seen[1], (), seen[3]]  # its own, the complaint, and the one after that
-    assert told == {seen[2]} and read[3] == [seen[3]]
-
-
-def _seen(pool: Any) -> list[tuple[int, ...]]:
-    return [tuple(row.ids[slice(*s.observation)]) for row in pool.rows for s in row.steps]
+    if conversation:  # transitions 1 to 3 are of one row
+        row = rows[1]
+        weights = {turn: row.wm_weight[p[0]] for turn, p in row.places(OBSERVATION).items()}
+        w, each = 1 / 2 / 3, [len(ids) for ids in seen]
+        assert 2 not in weights  # the complaint; its row's first turn reads its own and the last
+        assert weights[1] == pytest.approx(w * 1 / 1.25 / each[1])
+        assert weights[3] == pytest.approx((w * 0.25 / 1.25 + w) / each[3])
+        return
+    weighed = [[i for i, w in zip(r.ids, r.wm_weight, strict=True) if w] for r in rows]
+    assert weighed[1] == [*seen[1], *seen[3]]  # its own, and the one after the complaint
+    assert weighed[2] == [] and weighed[3] == seen[3]
 
 
 @pytest.mark.parametrize("dedup", ["once", "weighted"])
@@ -453,26 +450,29 @@ def test_copies_count_once(made_up: Any, dedup: str) -> None:
     double = [t for pair in zip(made_up(True), made_up(True), strict=True) for t in pair]
     wm = WorldModelSettings(alpha=1.0, adaptive=False, dedup=dedup)
     objective = ObjectiveSettings(kl_coef=0.0)
-    plain = prepare(collect(single), AlgorithmSettings(), objective, wm, 10.0).wm_weights
+    plain = prepare(collect(single), AlgorithmSettings(), objective, wm, 10.0).plan.weights
     pool = collect(double)
     doubled = prepare(pool, AlgorithmSettings(), objective, wm, 10.0)
     per_original: dict[int, float] = {}
-    for key, weight in zip(transition_keys(pool.rows), doubled.wm_weights.tolist(), strict=True):
+    for key, weight in zip(transition_keys(pool.rows), doubled.plan.weights.tolist(), strict=True):
         per_original[key] = per_original.get(key, 0.0) + weight
     assert list(per_original.values()) == pytest.approx(plain.tolist())
     assert doubled.metrics["unique_share"] == pytest.approx(0.5)
-    zeros = sum(w == 0 for w in doubled.wm_weights.tolist())
+    zeros = sum(w == 0 for w in doubled.plan.weights.tolist())
     assert zeros == (len(plain) if dedup == "once" else 0)
 
 
-def test_collate_marks_each_horizon() -> None:
-    step = StepSpans((2, 4), (5, 8), [-1.0, -2.0], 0, later=[(9, 11), (12, 12)])
-    batch = collate([TokenRow(list(range(50, 64)), [step])], 0)
-    assert batch.horizon.tolist() == [[0, 0, 0, 1, 1, 1, 2, 2]]
-    assert batch.observation_mask.sum() == 3
-    assert batch.action_mask.tolist() == [[False, True, True] + [False] * 5]
-    ids = batch.gather(batch.input_ids.float())[0].tolist()
-    assert ids == [0, 52, 53, 55, 56, 57, 59, 60]
+def test_collate_pads_on_the_right_and_scores_what_has_a_role_or_a_weight() -> None:
+    short = token_row([5, 6, 7], ((1, 3), (0, 0)), wm_weight=[0.0] * 3)
+    long = token_row(range(50, 56), ((2, 3), (3, 4)), wm_weight=[0.0] * 3 + [0.5, 0.0, 0.25])
+    batch = collate([short, long], 0)
+    assert batch.ids.tolist() == [[5, 6, 7, 0, 0, 0], list(range(50, 56))]
+    assert batch.attention_mask.sum(1).tolist() == [3, 6]
+    assert batch.turn.tolist() == [[-1, 0, 0, -1, -1, -1], [-1, -1, 0, 0, -1, -1]]
+    assert batch.scored[0].tolist() == [False, True, True, False, False, False]
+    assert batch.scored[1].tolist() == [False, False, True, True, False, True]
+    assert batch.logprob[0].tolist() == [0.0, -1.0, -1.0, 0.0, 0.0, 0.0]
+    assert batch.advantage is None
 
 
 @pytest.mark.parametrize("conversation", [False, True])
@@ -481,9 +481,10 @@ def test_actions_are_scored_alike_without_observations(made_up: Any, conversatio
     pool = collect(made_up(conversation))
     batch = collate(pool.rows, policy.pad_id)
     short = batch.actions_only()
-    assert short.input_ids.shape[1] < batch.input_ids.shape[1]
-    whole = torch.where(batch.action_mask, policy.logprobs(batch, 0.7), 0.0)
-    assert torch.allclose(policy.logprobs(short, 0.7), whole, atol=1e-12)
+    assert short.ids.shape[1] < batch.ids.shape[1]
+    whole = torch.where(batch.action, policy.logprobs(batch, 0.7), 0.0)
+    scored = policy.logprobs(short, 0.7)
+    assert torch.allclose(scored, whole[:, : scored.shape[1]], atol=1e-12)
 
 
 # --- critic, dynamic sampling ----------------------------------------------------------------------
@@ -495,19 +496,28 @@ def test_the_critic_learns_returns_without_touching_the_policy(made_up: Any, lev
     critic = Critic(policy, CriticSettings(lr=3e-3), level, micro_batch_tokens=1)
     pool = collect(made_up(True))
     before = [p.clone() for p in policy.model.parameters()]
-    old = critic.values(pool.rows, 8)
+    old = pool.at_actions(critic.values(pool.rows))
     assert old.abs().max() == 0  # the head starts at 0
     algorithm = AlgorithmSettings(name="ppo", level=level)
-    experience = prepare(pool, algorithm, PLAIN, OFF, 10.0, Signals(values=old))
-    assert experience.value_targets is not None
-    losses = [
-        critic.step(pool.rows, experience.value_targets, old)["value_loss"] for _ in range(150)
-    ]
+    rows = prepare(pool, algorithm, PLAIN, OFF, 10.0, Signals(values=old)).rows
+    losses = [critic.step(rows)["value_loss"] for _ in range(150)]
     assert losses[-1] < 0.05 * losses[0]
-    values = critic.values(pool.rows, 8)[:, 0]
+    values = [
+        values[place].item()
+        for values, row in zip(critic.values(pool.rows), pool.rows, strict=True)
+        for place in (p[0] for p in row.places(ACTION).values())
+    ]
     # an episode's return is 10 from every step of a won one (gamma = 1), else 0
-    assert values.tolist() == pytest.approx([RETURNS[o] for o in OWNERS], abs=2.0)
+    assert values == pytest.approx([RETURNS[o] for o in OWNERS], abs=2.0)
     assert all(torch.equal(p, q) for p, q in zip(policy.model.parameters(), before, strict=True))
+
+
+def _whole(values: Sequence[Any], pool: Any) -> list[Any]:
+    """Values of each row, filled up with 0 to its length."""
+    return [
+        torch.nn.functional.pad(own, (0, len(row.ids) - len(own)))
+        for own, row in zip(values, pool.rows, strict=True)
+    ]
 
 
 def test_critic_gradient_does_not_depend_on_the_cut(made_up: Any) -> None:
@@ -516,9 +526,14 @@ def test_critic_gradient_does_not_depend_on_the_cut(made_up: Any) -> None:
         torch.nn.init.constant_(critic.head.weight, 0.1)
         critic.head.double()
         pool = collect(made_up(False))
-        targets = torch.arange(8.0)[:, None].expand(8, 5)
         critic.settings = CriticSettings(value_clip=0.5, max_grad_norm=1e9, lr=0.0)
-        critic.step(pool.rows, targets, critic.values(pool.rows, 8))
+        targets = [float(max(turn, 0)) for row in pool.rows for turn in row.turn]
+        places = iter(targets)
+        rows = [
+            replace(row, value_target=[next(places) for _ in row.ids], old_value=old.tolist())
+            for row, old in zip(pool.rows, _whole(critic.values(pool.rows), pool), strict=True)
+        ]
+        critic.step(rows)
         return torch.cat([p.grad.flatten() for p in critic.parameters])
 
     assert torch.allclose(gradient(1), gradient(10**6), rtol=1e-7, atol=1e-10)
@@ -595,15 +610,17 @@ def test_an_estimator_with_a_critic_of_its_own(
     def one_step(update: UpdateView) -> Any:
         critic = update.critic
         assert critic is not None
-        return (critic.rewards - critic.values)[:, 0], critic.rewards
+        return critic.rewards - critic.values, critic.rewards
 
     pool = collect(made_up(False))
     algorithm = AlgorithmSettings(name="one_step")
     with pytest.raises(ValueError, match="the signal 'values'"):
         prepare(pool, algorithm, PLAIN, OFF, 10.0)
-    got = prepare(pool, algorithm, PLAIN, OFF, 10.0, Signals(values=torch.full((8, 1), 2.0)))
+    values = torch.full((int(pool.lengths.sum()),), 2.0)
+    got = prepare(pool, algorithm, PLAIN, OFF, 10.0, Signals(values=values))
     assert got.advantages.tolist() == [r - 2.0 for r in REWARDS]
-    assert got.value_targets is not None and got.value_targets[:, 0].tolist() == REWARDS
+    firsts = [row.value_target[p[0]] for row, p, _ in transitions(got.rows)]
+    assert firsts == REWARDS
 
 
 @pytest.mark.parametrize(
@@ -624,7 +641,7 @@ def test_an_estimator_is_held_to_what_it_declares(
 ) -> None:
     own_estimators.add("wrong", estimator(needs_critic=needs_critic)(value))
     pool = collect(made_up(False))
-    signals = Signals(values=torch.zeros(8, 1))
+    signals = Signals(values=torch.zeros(int(pool.lengths.sum())))
     with pytest.raises(ValueError, match=message):
         prepare(pool, AlgorithmSettings(name="wrong"), PLAIN, OFF, 10.0, signals)
 

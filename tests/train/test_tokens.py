@@ -1,4 +1,4 @@
-"""Masks, spans and cached sampling: what training sees is what was sampled."""
+"""Roles, turns and cached sampling: what training sees is what was sampled."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from hostile import byte_tokenizer  # noqa: E402
+from rows import transitions  # noqa: E402
 
 from paw_gym import Outcome, Task  # noqa: E402
 from paw_gym.functional import GeneratorEnv  # noqa: E402
@@ -18,7 +19,8 @@ from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
 from paw_train.rollouts.chat import ChatFormat  # noqa: E402
 from paw_train.rollouts.rollout import Trajectory, rollout  # noqa: E402
-from paw_train.rollouts.tokens import collate, micro_batches  # noqa: E402
+from paw_train.rollouts.scoring import collate  # noqa: E402
+from paw_train.rollouts.tokens import OBSERVATION, micro_batches  # noqa: E402
 from paw_train.settings.model import ScratchModelSettings  # noqa: E402
 from paw_train.settings.rollout import RolloutSettings  # noqa: E402
 from paw_train.training.records import outcome_metrics  # noqa: E402
@@ -62,37 +64,32 @@ def test_sampled_logprobs_are_those_of_the_training_pass(mode: str, temperature:
     batch = collate(rows, policy.pad_id)
     with torch.no_grad():
         again = policy.logprobs(batch, temperature)
-    difference = (again - batch.old_logprobs)[batch.action_mask].abs()
-    assert batch.action_mask.any(1).all()
+    difference = (again - batch.logprob)[batch.action].abs()
+    assert batch.action.any(1).all()
     assert difference.max() < 1e-4
 
 
 @pytest.mark.parametrize("mode", ["window", "conversation"])
-def test_spans_hold_the_response_and_the_next_observation(mode: str) -> None:
+def test_roles_mark_the_response_and_the_next_observation(mode: str) -> None:
     policy = _policy()
     for trajectory in _rollout(policy, mode):
-        steps = [(row, step) for row in trajectory.rows for step in row.steps]
-        assert len(steps) == len(trajectory.episode.transitions)
-        for (row, step), transition in zip(steps, trajectory.episode.transitions, strict=True):
-            action = row.ids[slice(*step.action)]
-            seen = row.ids[slice(*step.observation)]
-            assert policy.chat.decode(action) == transition.response
-            assert policy.tokenizer.decode(seen) == transition.next_observation
-            assert len(step.logprobs) == len(action)
+        found = transitions(trajectory.rows)
+        for (row, action, seen), t in zip(found, trajectory.episode.transitions, strict=True):
+            assert policy.chat.decode([row.ids[i] for i in action]) == t.response
+            assert policy.tokenizer.decode([row.ids[i] for i in seen]) == t.next_observation
+            assert all(row.logprob[i] < 0 for i in action)
+        for row in trajectory.rows:
+            assert not any(p for p, role in zip(row.logprob, row.role, strict=True) if role != 1)
 
 
 def test_appended_observations_leave_action_logprobs_alone() -> None:
     policy = _policy()
     rows = [row for t in _rollout(policy, "window") for row in t.rows]
     full = collate(rows, policy.pad_id)
-    for row in rows:
-        step = row.steps[0]
-        del row.ids[step.action[1] :]
-        step.observation = (0, 0)
-    bare = collate(rows, policy.pad_id)
+    bare = collate([row.cut(row.role.index(OBSERVATION)) for row in rows], policy.pad_id)
     with torch.no_grad():
-        a = policy.logprobs(full)[full.action_mask]
-        b = policy.logprobs(bare)[bare.action_mask]
+        a = policy.logprobs(full)[full.action]
+        b = policy.logprobs(bare)[bare.action]
     assert torch.allclose(a, b, atol=1e-5)
 
 
@@ -130,9 +127,9 @@ def test_a_window_prompt_and_its_response_fit_the_limit_and_keep_the_task() -> N
     cut = 0
     for trajectory in played:
         for row, t in zip(trajectory.rows, trajectory.episode.transitions, strict=True):
-            (step,) = row.steps
-            prompt, whole = row.ids[: step.action[0]], policy.chat.first(t.prompt)
-            assert step.action[1] <= limit
+            ((_, action, _),) = transitions([row])
+            prompt, whole = row.ids[: action[0]], policy.chat.first(t.prompt)
+            assert action[-1] < limit
             assert row.prompt_tokens_cut == len(whole) - len(prompt)
             assert prompt[: len(opening)] == opening
             if row.prompt_tokens_cut:
@@ -186,6 +183,6 @@ def test_micro_batches_cover_all_rows_within_the_budget() -> None:
     policy = _policy()
     rows = [row for t in _rollout(policy, "conversation") for row in t.rows]
     cut = list(micro_batches(rows, 200))
-    assert sorted(id(r) for part in cut for r in part) == sorted(map(id, rows))
+    assert sorted(i for part in cut for i in part) == list(range(len(rows)))
     for part in cut:
-        assert len(part) == 1 or len(part) * max(len(r.ids) for r in part) <= 200
+        assert len(part) == 1 or len(part) * max(len(rows[i].ids) for i in part) <= 200

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from rows import transitions  # noqa: E402
+
 from paw_train.algorithms import grpo  # noqa: E402
 from paw_train.algorithms.critic import Critic  # noqa: E402
 from paw_train.algorithms.experience import collect, prepare  # noqa: E402
-from paw_train.algorithms.update import Updater, loss_inputs  # noqa: E402
+from paw_train.algorithms.update import Updater  # noqa: E402
 from paw_train.losses.objective import ObjectiveSettings  # noqa: E402
 from paw_train.policies.local.guarded_step import TrainingDivergedError  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
-from paw_train.rollouts.tokens import collate  # noqa: E402
+from paw_train.rollouts.scoring import collate  # noqa: E402
+from paw_train.rollouts.tokens import ACTION, OBSERVATION  # noqa: E402
 from paw_train.settings import AlgorithmSettings, CriticSettings, OptimizerSettings  # noqa: E402
 from paw_train.settings.model import ScratchModelSettings  # noqa: E402
 from paw_train.settings.world_model import WorldModelSettings  # noqa: E402
@@ -39,8 +43,7 @@ def _gradient(made_up: Any, conversation: bool, budget: int, wm: WorldModelSetti
     experience = prepare(
         pool, AlgorithmSettings(), objective, wm, 10.0, updater.signals(pool), policy.chat.ask
     )
-    experience.advantages = experience.advantages.double()
-    metrics = updater.step(experience, 0, 0)
+    metrics = updater.step(experience.rows, 0, 0)
     return torch.cat([p.grad.flatten() for p in updater.parameters]), metrics
 
 
@@ -80,7 +83,7 @@ def test_a_minibatch_counts_dialogues_in_conversation_mode_and_responses_in_wind
     taken = []
     step = updater.adamw.step
     updater.adamw.step = lambda: taken.append(step())  # type: ignore[method-assign]
-    updater.step(experience, 0, 0)
+    updater.step(experience.rows, 0, 0)
     assert len(taken) == steps
 
 
@@ -99,7 +102,7 @@ def test_minibatches_of_unequal_size_average_to_equation_11(made_up: Any) -> Non
         updater.adamw.step = lambda u=updater, f=found: f.append(  # type: ignore[method-assign]
             torch.cat([p.grad.flatten() for p in u.parameters])
         )
-        updater.step(experience, 0, 0)
+        updater.step(experience.rows, 0, 0)
         assert len(found) == count
         gradients.append(torch.stack(found).mean(0))
     assert gradients[0].abs().max() > 1e-3
@@ -111,20 +114,26 @@ def test_weights_and_advantages_follow_the_definitions(made_up: Any) -> None:
     world_model = WorldModelSettings(alpha=0.5)
     trajectories = made_up(conversation=False)
     experience = prepare(collect(trajectories), AlgorithmSettings(), objective, world_model, 10.0)
-    steps = [s for t in trajectories for row in t.rows for s in row.steps]
-    entropy = [
-        -sum(torch.tensor(s.logprobs).exp() * torch.tensor(s.logprobs)).item() / len(s.logprobs)
-        for s in steps
-    ]
+    found = transitions([row for t in trajectories for row in t.rows])
+    sampled = [torch.tensor([row.logprob[i] for i in places]) for row, places, _ in found]
+    entropy = [-(logprobs.exp() * logprobs).mean().item() for logprobs in sampled]
     chosen = set(sorted(range(8), key=lambda i: (-entropy[i], i))[:4])
     groups = [0] * 4 + [1] * 4
     for i in range(8):
         size = len([j for j in chosen if groups[j] == groups[i]])
         expected = 0.5 / (2 * size) if i in chosen else 0.0  # lambda = 1 - 5 / 10 in both groups
-        assert experience.wm_weights[i].item() == pytest.approx(expected)
+        assert experience.plan.weights[i].item() == pytest.approx(expected)
     per_episode = grpo([10.0, 0.0, 0.0, 10.0], [0, 0, 1, 1])
     owners = [0, 1, 1, 1, 2, 2, 3, 3]
     assert torch.allclose(experience.advantages, per_episode[owners].float())
+    # and beside each token that they weigh
+    for row in experience.rows:
+        for turn, places in row.places(ACTION).items():
+            worth = [experience.advantages[turn].item()] * len(places)
+            assert [row.advantage[i] for i in places] == pytest.approx(worth)
+        for turn, places in row.places(OBSERVATION).items():
+            share = experience.plan.weights[turn].item() / len(places)
+            assert [row.wm_weight[i] for i in places] == pytest.approx([share] * len(places))
 
 
 def test_failed_episodes_are_left_out_and_all_failed_is_an_error(made_up: Any) -> None:
@@ -139,14 +148,21 @@ def test_failed_episodes_are_left_out_and_all_failed_is_an_error(made_up: Any) -
         prepare(collect(trajectories), AlgorithmSettings(), objective, PAW, 10.0)
 
 
+def _spoil(rows: list[Any], value: float) -> None:
+    """The advantage of the first action's tokens becomes another."""
+    row = rows[0]
+    first = row.places(ACTION)[0]
+    row.advantage = [value if i in first else a for i, a in enumerate(row.advantage)]
+
+
 def test_a_gradient_that_is_not_finite_is_skipped(made_up: Any) -> None:
     policy = _policy(torch.float32)
     objective = ObjectiveSettings(kl_coef=0.0)
     experience = prepare(collect(made_up(True)), AlgorithmSettings(), objective, PAW, 10.0)
-    experience.advantages[0] = float("nan")
+    _spoil(experience.rows, float("nan"))
     before = [p.clone() for p in policy.model.parameters()]
     metrics = Updater(policy, None, OptimizerSettings(lr=1.0), objective, PAW, 1.0, 1).step(
-        experience, 0, 0
+        experience.rows, 0, 0
     )
     assert metrics["skipped"] == 1.0
     for p, q in zip(policy.model.parameters(), before, strict=True):
@@ -158,13 +174,13 @@ def test_a_run_that_keeps_skipping_is_stopped_and_a_good_step_forgives(made_up: 
     objective = ObjectiveSettings(kl_coef=0.0)
     good = prepare(collect(made_up(True)), AlgorithmSettings(), objective, PAW, 10.0)
     bad = prepare(collect(made_up(True)), AlgorithmSettings(), objective, PAW, 10.0)
-    bad.advantages[0] = float("inf")
+    _spoil(bad.rows, float("inf"))
     updater = Updater(policy, None, OptimizerSettings(max_skipped=1), objective, PAW, 1.0, 9)
     for update, experience in enumerate([bad, good, bad]):
-        metrics = updater.step(experience, update, 0)
+        metrics = updater.step(experience.rows, update, 0)
         assert all(torch.isfinite(torch.tensor(v)) for v in metrics.values())
     with pytest.raises(TrainingDivergedError, match=r"2 optimizer steps in a row.*optimizer\.lr"):
-        updater.step(bad, 3, 0)
+        updater.step(bad.rows, 3, 0)
 
 
 def test_a_critic_that_diverges_stops_the_run_and_leaves_no_infinity(made_up: Any) -> None:
@@ -177,7 +193,7 @@ def test_a_critic_that_diverges_stops_the_run_and_leaves_no_infinity(made_up: An
         for update in range(4):
             pool = collect(made_up(True))
             experience = prepare(pool, algorithm, objective, PAW, 10.0, updater.signals(pool))
-            metrics = updater.step(experience, update, 0)
+            metrics = updater.step(experience.rows, update, 0)
             assert all(torch.isfinite(torch.tensor(v)) for v in metrics.values())
     assert critic.guarded_step.skipped == 2
 
@@ -200,32 +216,31 @@ def test_learning_rate_schedules() -> None:
 def test_episode_weighting_gives_every_episode_the_same_weight(made_up: Any) -> None:
     objective = ObjectiveSettings(kl_coef=0.0)
     trajectories = made_up(conversation=True)
-    by_token = prepare(collect(trajectories), AlgorithmSettings(), objective, PAW, 10.0)
+    pool = collect(trajectories)
+    by_token = prepare(pool, AlgorithmSettings(), objective, PAW, 10.0)
     by_episode = prepare(
         collect(trajectories), AlgorithmSettings(weighting="episode"), objective, PAW, 10.0
     )
     weights = by_episode.advantages / by_token.advantages
-    mass = weights * by_token.lengths[:, 0]
+    mass = weights * pool.lengths
     owners = torch.tensor([0, 1, 1, 1, 2, 2, 3, 3])
     per_episode = torch.zeros(4).index_add_(0, owners, mass)
     assert torch.allclose(per_episode, per_episode.mean().expand(4))
-    assert mass.sum() == pytest.approx(by_token.lengths[:, 0].sum().item(), rel=1e-5)
+    assert mass.sum() == pytest.approx(pool.lengths.sum().item(), rel=1e-5)
 
 
 @pytest.mark.parametrize("conversation", [False, True])
-def test_an_advantage_of_a_token_meets_the_log_probability_of_that_token(
+def test_importance_weights_are_factors_of_their_own_tokens_advantages(
     made_up: Any, conversation: bool
 ) -> None:
-    """Each token's advantage is its own id: in the inputs of the loss it stands where that id is read."""
     pool = collect(made_up(conversation))
-    experience = prepare(pool, AlgorithmSettings(), ObjectiveSettings(kl_coef=0.0), PAW, 10.0)
-    ids = {step.index: row.ids[slice(*step.action)] for row in pool.rows for step in row.steps}
-    longest = max(map(len, ids.values()))
-    experience.advantages = torch.zeros(len(ids), longest)
-    for index, action in ids.items():
-        experience.advantages[index, : len(action)] = torch.tensor(action).float()
-    batch = collate(pool.rows, 0)
-    inputs = loss_inputs(batch, experience, None, None)
-    scored = batch.input_ids[batch.row, batch.column].float()
-    assert inputs.action_mask.any()
-    assert torch.equal(inputs.advantages[inputs.action_mask], scored[inputs.action_mask])
+    objective = ObjectiveSettings(kl_coef=0.0)
+    plain = prepare(pool, AlgorithmSettings(), objective, PAW, 10.0).rows
+    # each token's weight is its own id: it must stand where that id is read
+    weighed = [replace(row, importance=[float(i) for i in row.ids]) for row in pool.rows]
+    found = prepare(replace(pool, rows=weighed), AlgorithmSettings(), objective, PAW, 10.0).rows
+    before, after = collate(plain, 0), collate(found, 0)
+    assert before.advantage is not None and after.advantage is not None
+    assert before.advantage[before.action].abs().min() > 0
+    assert torch.allclose(after.advantage, before.advantage * before.ids)
+    assert not after.advantage[~after.action].any()

@@ -14,10 +14,17 @@ from paw_train.algorithms.paw import (
     adaptive_weight,
     clipped_mae,
     select_top_alpha,
+    token_weights,
     wm_weights,
 )
 from paw_train.algorithms.selection import WORLD_MODEL_SELECTIONS, plan_update
-from paw_train.losses.world_model import WORLD_MODEL_LOSSES, predicted_well, world_model_loss
+from paw_train.losses.world_model import (
+    WORLD_MODEL_LOSSES,
+    masked,
+    mean_over,
+    predicted_well,
+    token_losses,
+)
 from paw_train.settings.world_model import WorldModelSettings
 
 fast = settings(max_examples=40, deadline=None)
@@ -25,11 +32,17 @@ probabilities = st.lists(st.floats(0.001, 1.0), min_size=1, max_size=8)
 
 
 def mae(logp: Any, mask: Any) -> torch.Tensor:
-    return world_model_loss(logp, mask, WorldModelSettings(loss="mae"))
+    return mean_loss(logp, mask, WorldModelSettings(loss="mae"))
 
 
 def cross_entropy(logp: Any, mask: Any) -> torch.Tensor:
-    return world_model_loss(logp, mask, WorldModelSettings(loss="ce"))
+    return mean_loss(logp, mask, WorldModelSettings(loss="ce"))
+
+
+def mean_loss(logprobs: Any, mask: Any, settings: WorldModelSettings) -> torch.Tensor:
+    """[B] mean of the token losses over each observation."""
+    logp, tokens = masked(logprobs, mask)
+    return mean_over(token_losses(logp, settings), tokens)
 
 
 def one_row(p: list[float]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -176,6 +189,28 @@ class TestGroupWeights:
         weights = wm_weights(selected, ids, torch.tensor(lambdas, dtype=torch.float64))
         assert float(weights @ torch.tensor(losses, dtype=torch.float64)) == pytest.approx(expected)
 
+    @fast
+    @given(st.data())
+    def test_the_weights_of_tokens_are_the_discounted_mean_of_the_observations_ahead(self, data):
+        size = data.draw(st.integers(1, 8))
+        episode = sorted(data.draw(st.lists(st.integers(0, 2), min_size=size, max_size=size)))
+        lengths = data.draw(st.lists(st.integers(0, 3), min_size=size, max_size=size))
+        weights = data.draw(st.lists(st.floats(0, 2), min_size=size, max_size=size))
+        horizon = data.draw(st.integers(1, 4))
+        given_ = torch.tensor(weights).double(), torch.tensor(lengths), torch.tensor(episode)
+        got = token_weights(*given_, horizon, 0.5)
+        assert got.shape == (size, horizon)
+        for i in range(size):
+            ahead = [
+                (j, 0.5**j) for j in range(horizon)
+                if i + j < size and episode[i + j] == episode[i] and lengths[i + j]
+            ]  # fmt: skip
+            mass = sum(discount for _, discount in ahead)
+            wanted = [0.0] * horizon
+            for j, discount in ahead:
+                wanted[j] = weights[i] * discount / mass / lengths[i + j]
+            assert got[i].tolist() == pytest.approx(wanted)
+
     @pytest.mark.parametrize("ids", [[0, 2], [-1, 0]])
     def test_group_numbers_out_of_range_are_an_error(self, ids):
         with pytest.raises(ValueError, match=r"`group_ids` must be in 0\.\.1"):
@@ -246,29 +281,28 @@ class TestPlan:
 
 
 class TestLossesByName:
-    logp, mask = torch.log(torch.tensor([[0.5, 0.1]])), torch.ones(1, 2)
+    logp = torch.log(torch.tensor([0.5, 0.1]))
 
-    def test_a_loss_of_ones_own_sees_zeros_outside_the_mask(self, monkeypatch):
+    def test_a_loss_of_ones_own_reads_the_settings(self, monkeypatch):
         monkeypatch.setattr(WORLD_MODEL_LOSSES, "_loaded", {})
 
         @WORLD_MODEL_LOSSES.register("sum")
         def summed(logprobs, settings):
             return -settings.rho * logprobs
 
-        logp = torch.tensor([[math.log(0.5), math.nan]])
-        found = world_model_loss(logp, [[1, 0]], WorldModelSettings(loss="sum", rho=0.1))
-        assert found.item() == pytest.approx(0.1 * math.log(2))
+        found = token_losses(self.logp, WorldModelSettings(loss="sum", rho=0.1))
+        assert found.tolist() == pytest.approx([0.1 * math.log(2), 0.1 * math.log(10)])
 
-    def test_one_loss_for_all_rows_is_an_error(self, monkeypatch):
+    def test_one_loss_for_all_tokens_is_an_error(self, monkeypatch):
         monkeypatch.setattr(WORLD_MODEL_LOSSES, "_loaded", {"mine": lambda p, s: p.mean()})
         with pytest.raises(
             ValueError, match=r"'mine' returned Tensor of shape \(\).*for each token"
         ):
-            world_model_loss(self.logp, self.mask, WorldModelSettings(loss="mine"))
+            token_losses(self.logp, WorldModelSettings(loss="mine"))
 
     def test_an_unknown_loss_offers_the_nearest(self):
         with pytest.raises(ValueError, match="'cmea'. Did you mean 'cmae'"):
-            world_model_loss(self.logp, self.mask, WorldModelSettings(loss="cmea"))
+            token_losses(self.logp, WorldModelSettings(loss="cmea"))
 
 
 class TestSettings:
