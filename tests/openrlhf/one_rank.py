@@ -65,14 +65,13 @@ def run(case: dict[str, Any], rank: int, ranks: int) -> dict[str, Any]:
 
     def loss_of(part: Any) -> Any:
         if "head" in case:
-            return micro_batch_value_loss(part, model, case["level"], case["clip"], 0, cpu)
+            return micro_batch_value_loss(part, model, case["level"], case["clip"], cpu)
         return micro_batch_loss(
             part,
             scores(model),
             case["objective"],
             case["world_model"],
             case["temperature"],
-            0,
             cpu,
         )
 

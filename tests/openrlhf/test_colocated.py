@@ -14,10 +14,10 @@ if not os.environ.get("PAW_CLUSTER_TESTS"):
 
 from openrlhf.trainer import ppo_trainer  # noqa: E402
 from openrlhf.trainer.ray import vllm_engine  # noqa: E402
+from rows import token_row  # noqa: E402
 
 from paw_gym.transition import Episode, Transition  # noqa: E402
 from paw_train.rollouts.rollout import Trajectory  # noqa: E402
-from paw_train.rollouts.tokens import StepSpans, TokenRow  # noqa: E402
 from paw_train.settings import Settings, load_settings  # noqa: E402
 from paw_train.training.openrlhf import samples, trainer  # noqa: E402
 from paw_train.training.openrlhf.episodes import (  # noqa: E402
@@ -78,7 +78,7 @@ def _episode(given: dict[str, Any]) -> dict[str, Any]:
     label = GroupLabel.from_json(given["label"])
     step = Transition("e", "t", str(label.member), 0, "", "", "", "", 1.0, "", True, False, True)
     episode = Episode("e", "t", step.episode_id, group=0, transitions=[step])
-    row = TokenRow([5, 6, 7], [StepSpans((1, 3), (3, 3), [-0.5, -0.5])])
+    row = token_row([5, 6, 7], ((1, 3), (3, 3)))
     return response(Trajectory(episode, [row]), given["prompt"], label)
 
 

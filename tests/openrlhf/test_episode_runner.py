@@ -12,6 +12,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from rows import transitions  # noqa: E402
+
 from paw_train.environments import agent_env_maker, make_pool  # noqa: E402
 from paw_train.policies.local.scratch import word_tokenizer  # noqa: E402
 from paw_train.settings import Settings, load_settings  # noqa: E402
@@ -132,11 +134,11 @@ def test_a_group_is_played_off_the_event_loop_with_ids_as_sampled() -> None:
     for t in trajectories:
         assert t.episode.error is None
         assert len(t.episode.transitions) == 4
-        steps = [(row, step) for row in t.rows for step in row.steps]
-        assert len(steps) == 4
-        for row, step in steps:
-            assert row.ids[slice(*step.action)] == engine.ids
-            assert step.logprobs == [-0.5] * len(engine.ids)
+        found = transitions(t.rows)
+        assert len(found) == 4
+        for row, action, _ in found:
+            assert [row.ids[i] for i in action] == engine.ids
+            assert [row.logprob[i] for i in action] == [-0.5] * len(engine.ids)
     assert {p.max_tokens for p in engine.parameters} == {12}
     assert len({p.seed for p in engine.parameters}) == len(engine.parameters)
 

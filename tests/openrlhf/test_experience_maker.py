@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,11 +18,13 @@ from openrlhf.models import Actor, get_llm_for_sequence_regression  # noqa: E402
 from openrlhf.trainer.ppo_utils.experience import Experience as OpenRLHFExperience  # noqa: E402
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker  # noqa: E402
 
-from paw_train.algorithms.critic import Critic  # noqa: E402
+from paw_train.algorithms.critic import Critic, value_places  # noqa: E402
 from paw_train.algorithms.experience import Signals, collect, prepare  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
-from paw_train.rollouts.tokens import collate  # noqa: E402
+from paw_train.rollouts.rows import trimmed  # noqa: E402
+from paw_train.rollouts.scoring import collate, row_logprobs  # noqa: E402
+from paw_train.rollouts.tokens import ACTION  # noqa: E402
 from paw_train.settings import load_settings  # noqa: E402
 from paw_train.training.openrlhf.experience_maker import PaWExperienceMaker  # noqa: E402
 
@@ -64,32 +66,45 @@ def test_samples_become_micro_batches(
 
     pool = collect(made_up(conversation))
     if old == "actor":
-        for row in pool.rows:
-            for step in row.steps:
-                step.logprobs = _known(torch.tensor(row.ids[slice(*step.action)])).tolist()
+        pool = _rescored(pool)
     wanted = prepare(
         pool, settings.algorithm, settings.objective, settings.world_model, 10.0, None, []
     )
-    expected = sorted(
-        (wanted.advantages[i].item(), wanted.wm_weights[i].item()) for i in range(len(pool.steps))
-    )
-    found, seen = [], 0
-    for experience in experiences:
-        [part] = experience.labels
-        for row, known in zip(part.experience.rows, part.ref_logprobs, strict=True):
-            for step in row.steps:
-                if step.action[0] == step.action[1]:
-                    continue
-                seen += 1
-                e = part.experience
-                found.append((e.advantages[step.index].item(), e.wm_weights[step.index].item()))
-                ids = torch.tensor(row.ids[slice(*step.action)])
-                assert torch.allclose(known[slice(*step.action)], 2 * _known(ids))
-                if old == "actor":
-                    assert step.logprobs == pytest.approx(_known(ids).tolist())
-    assert seen == len(pool.steps) == 8
-    assert torch.allclose(torch.tensor(sorted(found)), torch.tensor(expected))
+    batches = [experience.labels[0].batch for experience in experiences]
+    worth = _worth(batches)
+    assert sorted(worth) == list(range(8))
+    for number, (advantage, weight) in worth.items():
+        assert advantage == pytest.approx(wanted.advantages[number].item())
+        assert weight == pytest.approx(wanted.plan.weights[number].item())
+    for batch in batches:
+        known = _known(batch.ids)[batch.action]
+        assert torch.allclose(batch.ref_logprob[batch.action], 2 * known)
+        if old == "actor":
+            assert torch.allclose(batch.logprob[batch.action], known)
     assert maker.metrics["logprob_gap"] > 0
+
+
+def _rescored(pool: Any) -> Any:
+    """The pool with the actor's log-probabilities in the place of the sampler's."""
+    rows = [
+        replace(
+            row, logprob=[p if r == ACTION else 0.0 for p, r in zip(own, row.role, strict=True)]
+        )
+        for row in pool.rows
+        for own in [_known(torch.tensor(row.ids)).tolist()]
+    ]
+    return replace(pool, rows=rows)
+
+
+def _worth(batches: list[Any]) -> dict[int, tuple[float, float]]:
+    """By transition, its advantage (of each token the same) and its world-model weight."""
+    found = {}
+    for batch in batches:
+        for number in batch.turn[batch.action].unique().tolist():
+            own = batch.turn == number
+            (advantage,) = batch.advantage[own & batch.action].unique().tolist()
+            found[number] = (advantage, batch.wm_weight[own].sum().item())
+    return found
 
 
 def _maker(settings: Any) -> PaWExperienceMaker:
@@ -99,8 +114,10 @@ def _maker(settings: Any) -> PaWExperienceMaker:
     return maker
 
 
-def _parts(made_up: Any, monkeypatch: pytest.MonkeyPatch, actor: Any, *changes: str) -> Any:
-    """The maker, and each transition's (advantage, weight, step), by its tokens; the actor scores so."""
+def _parts(
+    made_up: Any, monkeypatch: pytest.MonkeyPatch, actor: Any, *changes: str
+) -> tuple[Any, Any, Any]:
+    """The maker, each transition's (advantage, weight), and the pool; the actor scores so."""
     given = ["engine=openrlhf", "world_model.alpha=0.5", "openrlhf.colocate=none", *changes]
     settings = load_settings("smoke", [*given, "openrlhf.gpus_per_node=1"])
 
@@ -115,47 +132,35 @@ def _parts(made_up: Any, monkeypatch: pytest.MonkeyPatch, actor: Any, *changes: 
     experiences = maker.make_experience_batch(
         [OpenRLHFExperience(labels=[t]) for t in made_up(False)]
     )
-    found = {}
-    for experience in experiences:
-        e = experience.labels[0].experience
-        for row in e.rows:
-            for step in row.steps:
-                worth = e.advantages[step.index].item(), e.wm_weights[step.index].item()
-                found[tuple(row.ids[: step.action[1]])] = (*worth, step)
-    return maker, found
+    batches = [experience.labels[0].batch for experience in experiences]
+    return maker, batches, maker.scored_pool(made_up(False))[0]
 
 
 def test_a_stale_batch_is_selected_by_the_policy_that_sampled_and_weighed_against_it(
     made_up: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    maker, found = _parts(made_up, monkeypatch, _known, "openrlhf.max_staleness=1")
+    maker, batches, scored = _parts(made_up, monkeypatch, _known, "openrlhf.max_staleness=1")
     pool = collect(made_up(False))  # with the log-probabilities at sampling
     s = maker.run
     wanted = prepare(pool, s.algorithm, s.objective, s.world_model, 10.0)
-    assert 0 < (wanted.wm_weights > 0).sum() < len(pool.steps)
-    ratios = []
-    for row in pool.rows:
-        [step] = row.steps
-        advantage, weight, own = found[tuple(row.ids[: step.action[1]])]
-        assert advantage == pytest.approx(wanted.advantages[step.index].item())
-        assert weight == pytest.approx(wanted.wm_weights[step.index].item())
-        old = _known(torch.tensor(row.ids[slice(*step.action)])).tolist()
-        assert own.logprobs == pytest.approx(old)
-        untruncated = [math.exp(p - q) for p, q in zip(old, step.logprobs, strict=True)]
-        assert own.importance == pytest.approx([min(ratio, 2.0) for ratio in untruncated])
-        ratios += untruncated
+    assert 0 < (wanted.plan.weights > 0).sum() < 8
+    old = pool.at_actions([_known(torch.tensor(row.ids)) for row in pool.rows])
+    assert torch.allclose(scored.logprob, old)
+    ratios = (old - pool.logprob).exp()
+    importance = pool.at_actions([row.importance for row in scored.rows])
+    assert torch.allclose(importance, ratios.clamp(max=2.0))
+    for batch in batches:
+        for number in batch.turn[batch.action].unique().tolist():
+            own = batch.turn == number
+            expected = wanted.advantages[number] * importance[pool.turn == number]
+            assert torch.allclose(batch.advantage[own & batch.action], expected)
+            weight = batch.wm_weight[own].sum().item()  # no ratio belongs here
+            assert weight == pytest.approx(wanted.plan.weights[number].item())
     # by the actor's arithmetic another set would be selected: the test can tell them apart
-    for row in pool.rows:
-        for step in row.steps:
-            step.logprobs = _known(torch.tensor(row.ids[slice(*step.action)])).tolist()
-    other = prepare(pool, s.algorithm, s.objective, s.world_model, 10.0)
-    assert not torch.equal(other.wm_weights > 0, wanted.wm_weights > 0)
-    assert maker.metrics["importance_capped"] == pytest.approx(
-        sum(ratio >= 2.0 for ratio in ratios) / len(ratios)
-    )
-    assert maker.metrics["importance_mean"] == pytest.approx(
-        sum(min(ratio, 2.0) for ratio in ratios) / len(ratios)
-    )
+    other = prepare(_rescored(pool), s.algorithm, s.objective, s.world_model, 10.0)
+    assert not torch.equal(other.plan.weights > 0, wanted.plan.weights > 0)
+    assert maker.metrics["importance_capped"] == pytest.approx((ratios >= 2).float().mean().item())
+    assert maker.metrics["importance_mean"] == pytest.approx(importance.mean().item())
 
 
 def test_a_batch_by_the_policy_that_learns_is_worth_what_it_is_in_turns(
@@ -166,18 +171,14 @@ def test_a_batch_by_the_policy_that_learns_is_worth_what_it_is_in_turns(
     def trajectories(conversation: bool) -> list[Any]:
         made = made_up(conversation)
         for row in (row for t in made for row in t.rows):
-            for step in row.steps:
-                step.logprobs = _known(torch.tensor(row.ids[slice(*step.action)])).tolist()
+            known = _known(torch.tensor(row.ids)).tolist()
+            row.logprob = [p if r == ACTION else 0.0 for p, r in zip(known, row.role, strict=True)]
         return made
 
-    turns, expected = _parts(trajectories, monkeypatch, _known)
-    beside, found = _parts(trajectories, monkeypatch, _known, "openrlhf.max_staleness=1")
-    assert found.keys() == expected.keys()
-    for key, (advantage, weight, step) in expected.items():
-        assert found[key][:2] == (advantage, weight)
-        assert found[key][2].logprobs == step.logprobs
-        assert found[key][2].importance == [1.0] * len(step.logprobs)
-        assert not step.importance
+    turns, expected, _ = _parts(trajectories, monkeypatch, _known)
+    beside, found, pool = _parts(trajectories, monkeypatch, _known, "openrlhf.max_staleness=1")
+    assert _worth(found) == _worth(expected)
+    assert pool.at_actions([row.importance for row in pool.rows]).tolist() == [1.0] * len(pool.turn)
     assert "importance_mean" not in turns.metrics
     assert beside.metrics["importance_capped"] == 0
 
@@ -186,12 +187,9 @@ def test_vllms_own_log_probabilities_are_the_importance_ratio_already(
     made_up: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changes = ("openrlhf.max_staleness=1", "openrlhf.old_logprobs=rollout")
-    _, found = _parts(made_up, monkeypatch, _known, *changes)
-    for row in (row for t in made_up(False) for row in t.rows):
-        [step] = row.steps
-        own = found[tuple(row.ids[: step.action[1]])][2]
-        assert own.logprobs == step.logprobs
-        assert own.importance == []
+    _, _, scored = _parts(made_up, monkeypatch, _known, *changes)
+    assert torch.equal(scored.logprob, collect(made_up(False)).logprob)
+    assert all(row.importance is None for row in scored.rows)
 
 
 @pytest.mark.parametrize("algorithm", ["grpo", "gigpo", "rloo", "reinforce_pp"])
@@ -237,29 +235,26 @@ def test_what_openrlhfs_actor_scores_is_worth_what_the_local_engine_finds(
     )
 
     pool = collect(made_up(conversation))
-    with torch.no_grad():
-        batch = collate(pool.rows, 0).actions_only()
-        logprobs = policy.logprobs(batch, 0.8)
-    for own, mask, index in zip(logprobs, batch.action_mask, batch.index.tolist(), strict=True):
-        pool.steps[index].logprobs = own[mask].tolist()
+    known = row_logprobs(policy, [trimmed(row) for row in pool.rows], 10**6, 0.8)
+    pool = replace(
+        pool,
+        rows=[
+            replace(row, logprob=own.tolist() + [0.0] * (len(row.ids) - len(own)))
+            for row, own in zip(pool.rows, known, strict=True)
+        ],
+    )
     wanted = prepare(
         pool, settings.algorithm, settings.objective, settings.world_model, 10.0, None, []
     )
-    by_ids = {
-        tuple(row.ids[slice(*step.action)]): step.index for row in pool.rows for step in row.steps
-    }
-    found = {}
-    for experience in experiences:
-        e = experience.labels[0].experience
-        for row in e.rows:
-            for step in row.steps:
-                index = by_ids[tuple(row.ids[slice(*step.action)])]
-                found[index] = (e.advantages[step.index].item(), e.wm_weights[step.index].item())
-                assert step.logprobs == pytest.approx(pool.steps[index].logprobs, abs=1e-5)
-    assert len(found) == len(pool.steps) == 8
+    batches = [experience.labels[0].batch for experience in experiences]
+    for batch in batches:
+        for number in batch.turn[batch.action].unique().tolist():
+            own = batch.logprob[batch.action & (batch.turn == number)]
+            assert torch.allclose(own, pool.logprob[pool.turn == number], atol=1e-5)
+    found = _worth(batches)
     advantages, weights = (torch.tensor(v) for v in zip(*map(found.get, range(8)), strict=True))
     assert torch.allclose(advantages, wanted.advantages, atol=1e-5)
-    assert torch.allclose(weights, wanted.wm_weights, atol=1e-5)
+    assert torch.allclose(weights, wanted.plan.weights.float(), atol=1e-5)
     assert 0 < int((weights != 0).sum()) < 8
     assert wanted.metrics["entropy_threshold"] == pytest.approx(
         maker.metrics["entropy_threshold"], rel=1e-5
@@ -318,29 +313,30 @@ def test_openrlhfs_critic_teaches_what_the_local_engines_would(
     )
 
     pool = collect(made_up(conversation))
-    signals = Signals(values=local.values(pool.rows, len(pool.steps)))
+    signals = Signals(values=pool.at_actions(local.values(pool.rows)))
     assert signals.values is not None and signals.values.abs().max() > 0.1
-    for row in pool.rows:
-        for step in row.steps:
-            step.logprobs = _known(torch.tensor(row.ids[slice(*step.action)])).tolist()
     wanted = prepare(
-        pool, settings.algorithm, settings.objective, settings.world_model, 10.0, signals, []
+        _rescored(pool),
+        settings.algorithm,
+        settings.objective,
+        settings.world_model,
+        10.0,
+        signals,
+        [],
     )
-    assert wanted.value_targets is not None and wanted.old_values is not None
-    by_ids = {
-        tuple(row.ids[slice(*step.action)]): step.index for row in pool.rows for step in row.steps
-    }
-    count = 8 if level == "turn" else sum(len(step.logprobs) for step in pool.steps)
+    expected = collate(wanted.rows, 0)
     seen = set()
     for experience in experiences:
         assert int(experience.info["update"][0]) == 4
-        e = experience.labels[0].experience
-        assert experience.labels[0].values == count
-        for row in e.rows:
-            for step in row.steps:
-                index = by_ids[tuple(row.ids[slice(*step.action)])]
-                seen.add(index)
-                for name in ("advantages", "value_targets", "old_values"):
-                    ours, theirs = getattr(e, name)[step.index], getattr(wanted, name)[index]
-                    assert torch.allclose(ours.float(), theirs.float(), atol=1e-5), name
+        batch = experience.labels[0].batch
+        for number in batch.turn[batch.action].unique().tolist():
+            seen.add(number)
+            own, other = (x.action & (x.turn == number) for x in (batch, expected))
+            places = [value_places(x, level) for x in (batch, expected)]
+            assert torch.equal(places[0][own], places[1][other])
+            assert torch.allclose(batch.advantage[own], expected.advantage[other], atol=1e-5)
+            for name in ("value_target", "old_value"):
+                ours = getattr(batch, name)[own & places[0]]
+                theirs = getattr(expected, name)[other & places[1]]
+                assert torch.allclose(ours, theirs, atol=1e-5), name
     assert seen == set(range(8))

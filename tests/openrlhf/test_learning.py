@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from paw_train.algorithms.critic import Critic  # noqa: E402
-from paw_train.algorithms.experience import Experience, Pool, Signals, collect, prepare  # noqa: E402
+from paw_train.algorithms.experience import Prepared, Signals, collect, prepare  # noqa: E402
 from paw_train.algorithms.update import (  # noqa: E402
     Updater,
     minibatches,
@@ -26,6 +27,7 @@ from paw_train.losses.objective import ObjectiveSettings  # noqa: E402
 from paw_train.policies.local.guarded_step import TrainingDivergedError  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
+from paw_train.rollouts.tokens import TokenRow  # noqa: E402
 from paw_train.settings import (  # noqa: E402
     AlgorithmSettings,
     CriticSettings,
@@ -109,8 +111,8 @@ def _experience(
     trajectories: list[Any],
     objective: ObjectiveSettings,
     world_model: WorldModelSettings,
-) -> Experience:
-    pool: Pool = collect(trajectories)
+) -> Prepared:
+    pool = collect(trajectories)
     algorithm = AlgorithmSettings(name=name)
     return prepare(pool, algorithm, objective, world_model, 10.0, ask=[7, 8])
 
@@ -118,7 +120,7 @@ def _experience(
 class Local:
     """The local engine on the same rows; keeps the gradient of each of its optimiser steps."""
 
-    def __init__(self, one_rank: Any, experience: Experience, case: Any) -> None:
+    def __init__(self, one_rank: Any, rows: list[TokenRow], case: Any) -> None:
         _, _, optimizer, objective, world_model = case
         self.policy, self.reference = _policy(one_rank, 0), _policy(one_rank, 1)
         updater = Updater(
@@ -143,28 +145,28 @@ class Local:
             take()
 
         updater.adamw.step = kept  # type: ignore[method-assign, assignment]
-        self.metrics = updater.step(experience, 0, SEED)
+        self.metrics = updater.step(rows, 0, SEED)
 
 
-def _known(one_rank: Any, policy: LocalPolicy, experience: Experience) -> list[Any]:
-    """The reference's log-probabilities of each row's tokens, as the experience maker has them."""
+def _known(policy: LocalPolicy, rows: list[TokenRow]) -> list[TokenRow]:
+    """Rows with the reference's log-probabilities of their tokens, as the experience maker has them."""
     found = []
     with torch.no_grad():
-        for row in experience.rows:
+        for row in rows:
             ids = torch.tensor([row.ids])
             logits = policy.model(input_ids=ids).logits[:, :-1] / TEMPERATURE
             chosen = logits.log_softmax(-1).gather(-1, ids[:, 1:, None]).flatten()
-            found.append(torch.nn.functional.pad(chosen, (1, 0)))
+            found.append(replace(row, ref_logprob=[0.0, *chosen.tolist()]))
     return found
 
 
 def _case(one_rank: Any, made_up: Any, name: str, ranks: int) -> tuple[dict[str, Any], Local]:
     algorithm, conversation, optimizer, objective, world_model = CASES[name]
-    experience = _experience(algorithm, made_up(conversation), objective, world_model)
-    local = Local(one_rank, experience, CASES[name])
-    known = _known(one_rank, local.reference, experience) if objective.kl_coef else None
+    rows = _experience(algorithm, made_up(conversation), objective, world_model).rows
+    local = Local(one_rank, rows, CASES[name])
+    known = _known(local.reference, rows) if objective.kl_coef else rows
     return {
-        "micro_batches": shard_update(experience, known, optimizer, ranks, SEED),
+        "micro_batches": shard_update(known, optimizer, ranks, SEED, 0),
         "objective": objective,
         "world_model": world_model,
         "settings": Settings(
@@ -193,11 +195,11 @@ class LocalCritic:
         torch.nn.init.normal_(critic.head.weight, generator=torch.Generator().manual_seed(5))
         self.head = critic.head.weight.detach().clone()
         pool = collect(made_up(conversation))
-        self.values = critic.values(pool.rows, len(pool.steps))
+        self.values = pool.at_actions(critic.values(pool.rows))
         algorithm = AlgorithmSettings(name="ppo", level=level, lam=0.9)
         # the critic has moved since: only then does holding values near the old ones do anything
         signals = Signals(values=self.values + 0.3)
-        self.experience = prepare(pool, algorithm, OBJECTIVE, PAW, 10.0, signals, ask=[7, 8])
+        self.rows = prepare(pool, algorithm, OBJECTIVE, PAW, 10.0, signals, ask=[7, 8]).rows
         self.gradients: list[Any] = []
         take = critic.adamw.step
 
@@ -207,13 +209,8 @@ class LocalCritic:
             take()
 
         critic.adamw.step = kept  # type: ignore[method-assign, assignment]
-        e = self.experience
-        assert e.value_targets is not None and e.old_values is not None
-        count = optimizer_steps(self.optimizer, len(e.rows))
-        self.steps = [
-            critic.step(rows, e.value_targets, e.old_values)
-            for rows in minibatches(e.rows, count, SEED)
-        ]
+        count = optimizer_steps(self.optimizer, len(self.rows))
+        self.steps = [critic.step(rows) for rows in minibatches(self.rows, count, SEED)]
 
 
 def _critic_case(
@@ -222,7 +219,7 @@ def _critic_case(
     level, clip, _, optimizer = CRITICS[name]
     local = LocalCritic(one_rank, made_up, name)
     case = {
-        "micro_batches": shard_update(local.experience, None, optimizer, ranks, SEED, level),
+        "micro_batches": shard_update(local.rows, optimizer, ranks, SEED, 0),
         "model": local.policy.model.state_dict(),
         "vocabulary": 64,
         "head": local.head,
@@ -408,44 +405,35 @@ def _ranks(program: str, ranks: int, folder: Path, *arguments: str) -> list[Any]
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 def test_a_cut_loses_nothing_and_keeps_the_ranks_in_step(made_up: Any, ranks: int) -> None:
-    experience = _experience("gigpo", made_up(False), OBJECTIVE, PAW)
+    rows = _experience("gigpo", made_up(False), OBJECTIVE, PAW).rows
     optimizer = OptimizerSettings(minibatch_size=3, micro_batch_tokens=25)
-    shards = shard_update(experience, None, optimizer, ranks, SEED)
+    shards = shard_update(rows, optimizer, ranks, SEED, 0)
     assert len({len(own) for own in shards}) == 1
     assert len({tuple(part.last for part in own) for own in shards}) == 1
     assert sum(part.last for part in shards[0]) == 3
-    found: dict[tuple[int, ...], tuple[float, float]] = {}
-    for part in (part for own in shards for part in own):
-        e = part.experience
-        for row in e.rows:
-            for step in row.steps:
-                if step.action[0] != step.action[1]:
-                    ids = tuple(row.ids)
-                    assert ids not in found
-                    found[ids] = (
-                        e.advantages[step.index].item(),
-                        e.wm_weights[step.index].item(),
-                    )
-    wanted = {
-        tuple(row.ids): (
-            experience.advantages[step.index].item(),
-            experience.wm_weights[step.index].item(),
-        )
-        for row in experience.rows
-        for step in row.steps
-    }
-    assert found == wanted
+    found: dict[tuple[int, ...], tuple[list[float], list[float]]] = {}
+    for batch in (part.batch for own in shards for part in own):
+        assert batch.advantage is not None and batch.wm_weight is not None
+        for b in range(len(batch.ids)):
+            length = int(batch.attention_mask[b].sum())
+            if batch.action[b].any():  # not idle
+                ids = tuple(batch.ids[b, :length].tolist())
+                assert ids not in found
+                worth = batch.advantage[b, :length], batch.wm_weight[b, :length]
+                found[ids] = worth[0].tolist(), worth[1].tolist()
+    assert found.keys() == {tuple(row.ids) for row in rows}
+    for row in rows:
+        advantage, weight = found[tuple(row.ids)]
+        assert advantage == pytest.approx(row.advantage)
+        assert weight == pytest.approx(row.wm_weight)
 
 
 def test_micro_batches_stay_inside_the_token_budget(made_up: Any) -> None:
-    experience = _experience("grpo", made_up(False), OBJECTIVE, PAW)
-    longest = max(len(row.ids) for row in experience.rows)
-    for own in shard_update(
-        experience, None, OptimizerSettings(micro_batch_tokens=2 * longest), 2, 0
-    ):
-        for part in own:
-            rows = part.experience.rows
-            assert max(len(row.ids) for row in rows) * len(rows) <= 2 * longest
+    rows = _experience("grpo", made_up(False), OBJECTIVE, PAW).rows
+    longest = max(len(row.ids) for row in rows)
+    optimizer = OptimizerSettings(micro_batch_tokens=2 * longest)
+    for own in shard_update(rows, optimizer, 2, 0, 0):
+        assert all(part.batch.ids.numel() <= 2 * longest for part in own)
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_before_a_step(one_rank: Any, made_up: Any) -> None:

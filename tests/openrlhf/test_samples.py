@@ -13,13 +13,13 @@ torch = pytest.importorskip("torch")
 if not os.environ.get("PAW_CLUSTER_TESTS"):
     pytest.skip("OpenRLHF is imported: make test-openrlhf", allow_module_level=True)
 
+from rows import token_row  # noqa: E402
 from torchdata.stateful_dataloader import StatefulDataLoader  # noqa: E402
 
 from paw_gym.transition import Episode, Transition  # noqa: E402
 from paw_train.algorithms.experience import informative_groups  # noqa: E402
 from paw_train.environments import agent_env_maker  # noqa: E402
 from paw_train.rollouts.rollout import Trajectory  # noqa: E402
-from paw_train.rollouts.tokens import StepSpans, TokenRow  # noqa: E402
 from paw_train.settings import load_settings  # noqa: E402
 from paw_train.training.openrlhf import samples  # noqa: E402
 from paw_train.training.openrlhf.episodes import (  # noqa: E402
@@ -64,7 +64,7 @@ class Engines:
         episode = Episode(
             "e", label.task_id, step.episode_id, group=label.group, transitions=[step]
         )
-        row = TokenRow([5, 6, 7, 8], [StepSpans((1, 3), (3, 4), [-0.5, -0.5])])
+        row = token_row([5, 6, 7, 8], ((1, 3), (3, 4)))
         return response(Trajectory(episode, [row]), prompt, label)
 
 

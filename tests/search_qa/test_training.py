@@ -13,14 +13,14 @@ torch = pytest.importorskip("torch")
 
 from paw_gym.retrieval.simulated import Curriculum, ScriptWriter  # noqa: E402
 from paw_train.algorithms.experience import Signals, collect, prepare  # noqa: E402
-from paw_train.algorithms.update import loss_inputs, minibatch_totals  # noqa: E402
 from paw_train.evaluation import make_pool  # noqa: E402
+from paw_train.losses.batch import MiniBatchTotals  # noqa: E402
 from paw_train.losses.objective import combined_loss  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
 from paw_train.reporting.terminal import RunDisplay  # noqa: E402
 from paw_train.rollouts.rollout import Trajectory, demonstrations  # noqa: E402
-from paw_train.rollouts.tokens import collate  # noqa: E402
+from paw_train.rollouts.scoring import collate  # noqa: E402
 from paw_train.settings import EnvSettings, Settings, load_settings  # noqa: E402
 from paw_train.settings.model import ScratchModelSettings  # noqa: E402
 from paw_train.training.local import Run, claim_folder  # noqa: E402
@@ -66,8 +66,7 @@ def _gradients(policy: LocalPolicy, settings: Settings) -> list[tuple[list[str],
     """
     objective = settings.objective.replace(kl_coef=0.1, kl_in="loss")
     pool = collect(_episodes(policy, settings.env.mode))
-    width = max(s.action[1] - s.action[0] for s in pool.steps)
-    values = torch.rand(len(pool.steps), width, generator=torch.Generator().manual_seed(0))
+    values = torch.rand(len(pool.turn), generator=torch.Generator().manual_seed(0))
     experience = prepare(
         pool,
         settings.algorithm,
@@ -81,15 +80,15 @@ def _gradients(policy: LocalPolicy, settings: Settings) -> list[tuple[list[str],
     with torch.no_grad():
         logprobs = policy.logprobs(batch, 1.0)
     logprobs.requires_grad_()
-    inputs = loss_inputs(batch, experience, logprobs.detach() - 0.5, None)
-    totals = minibatch_totals(experience.rows, experience, 1)
-    output = combined_loss(logprobs, inputs, totals, objective, settings.world_model)
+    batch.ref_logprob = logprobs.detach() - 0.5
+    totals = MiniBatchTotals.count(1, [batch])
+    output = combined_loss(logprobs, batch, totals, objective, settings.world_model)
     found = []
     for loss in (output.policy_loss, output.wm_loss):
-        by_token = torch.zeros(batch.input_ids.shape)
+        by_token = torch.zeros(batch.ids.shape)
         if loss is not None:
             (grad,) = torch.autograd.grad(loss, logprobs, retain_graph=True)
-            by_token.index_put_((batch.row, batch.column), grad.abs(), accumulate=True)
+            by_token = grad.abs()
         found.append(by_token)
     texts = [[policy.chat.raw([i]) for i in row.ids] for row in experience.rows]
     return list(zip(texts, *found, strict=True))

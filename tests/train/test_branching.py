@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import hostile  # noqa: E402
+from rows import transitions  # noqa: E402
 
 from paw_gym import Outcome, Task  # noqa: E402
 from paw_gym.functional import GeneratorEnv  # noqa: E402
@@ -83,8 +84,7 @@ def test_branches_continue_their_parents_and_hold_only_their_own_steps(
     for t in trajectories:
         assert t.episode.error is None
         assert t.episode.finished
-        steps = [step for row in t.rows for step in row.steps]
-        assert len(steps) == len(t.own) == len(t.offered)
+        assert len(transitions(t.rows)) == len(t.own) == len(t.offered)
         if t.episode.parent is None:
             continue
         parent, shared = by_name[t.episode.parent], t.episode.shared_steps
@@ -106,13 +106,13 @@ def test_a_branch_answers_as_it_would_alone(policy: LocalPolicy, mode: str) -> N
     settings = RolloutSettings(max_response_tokens=4)
     base = int(torch.randint(2**62, (), generator=torch.Generator().manual_seed(1)))
     for t in tree(policy, mode, branches=2, points=2):
-        steps = [(row, step) for row in t.rows for step in row.steps]
-        for number, (row, step) in enumerate(steps, start=t.episode.shared_steps):
-            name, context = t.episode.episode_id, row.ids[: step.action[0]]
+        found = transitions(t.rows)
+        for number, (row, action, _) in enumerate(found, start=t.episode.shared_steps):
+            name, context = t.episode.episode_id, row.ids[: action[0]]
             request = Request(name, response_seed(base, name, number), [], context)
             session = policy.session(settings.sampling(("</action>",)), growing=False)
             (alone,) = session.respond([request])
-            assert alone.ids == row.ids[slice(*step.action)]
+            assert alone.ids == [row.ids[i] for i in action]
             assert alone.text == t.episode.transitions[number].response
             prompt = policy.chat.content(t.episode.transitions[number].prompt)
             assert context[-len(prompt) - len(policy.chat.ask) :] == [*prompt, *policy.chat.ask]

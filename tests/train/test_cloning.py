@@ -14,7 +14,7 @@ from hostile import tiny_policy  # noqa: E402
 from paw_train.policies.local.checkpoint import load_checkpoint, save_checkpoint  # noqa: E402
 from paw_train.policies.local.guarded_step import TrainingDivergedError  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
-from paw_train.rollouts.tokens import StepSpans, TokenRow  # noqa: E402
+from paw_train.rollouts.tokens import ACTION, OBSERVATION, TokenRow  # noqa: E402
 from paw_train.settings import CloningSettings  # noqa: E402
 from paw_train.training.cloning import _Cloner, clone  # noqa: E402
 
@@ -26,8 +26,9 @@ def _rows() -> list[TokenRow]:
     rows = []
     for _ in range(9):
         row = TokenRow(torch.randint(2, 40, (6,), generator=generator).tolist())
-        action = row.extend(torch.randint(2, 40, (4,), generator=generator).tolist())
-        row.steps.append(StepSpans(action, row.extend([2, 3]), [-1.0] * 4))
+        action = torch.randint(2, 40, (4,), generator=generator).tolist()
+        row.append(action, ACTION, 0, [-1.0] * 4)
+        row.append([2, 3], OBSERVATION, 0)
         rows.append(row)
     return rows
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -101,12 +102,12 @@ def test_a_run_stays_on_its_gpu(
 def test_a_planted_fault_is_found(
     monkeypatch: pytest.MonkeyPatch, base: Path, tmp_path: Path
 ) -> None:
-    whole = update.loss_inputs
+    whole = update.combined_loss
 
-    def broken(batch, experience, *others):  # type: ignore[no-untyped-def]
-        return whole(batch, experience, *(o if o is None else o.cpu() for o in others))
+    def broken(logp, batch, *others):  # type: ignore[no-untyped-def]
+        return whole(logp, replace(batch, ref_logprob=batch.ref_logprob.cpu()), *others)
 
-    monkeypatch.setattr(update, "loss_inputs", broken)
+    monkeypatch.setattr(update, "combined_loss", broken)
     gpu = _train(monkeypatch, base, tmp_path, [])
     assert any("losses/" in fault for fault in gpu.faults)
 

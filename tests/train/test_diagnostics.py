@@ -21,6 +21,7 @@ from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
 from paw_train.reporting.run.page import write_report  # noqa: E402
 from paw_train.rollouts.rollout import Trajectory, demonstrations  # noqa: E402
+from paw_train.rollouts.tokens import OBSERVATION  # noqa: E402
 from paw_train.settings import EnvSettings, load_settings  # noqa: E402
 from paw_train.settings.model import ScratchModelSettings  # noqa: E402
 
@@ -158,10 +159,9 @@ def test_a_run_is_scored_by_its_checkpoint_and_shown(
     with torch.no_grad():
         logits = policy.model(torch.tensor([row.ids])).logits[0].double()
     p, noisy = [], []
-    for step in row.steps:
-        for place in range(*step.observation):
-            p.append(float(torch.softmax(logits[place - 1], -1)[row.ids[place]]))
-            noisy.append(policy.tokenizer.decode([row.ids[place]]).strip().isdecimal())
+    for place in (i for places in row.places(OBSERVATION).values() for i in places):
+        p.append(float(torch.softmax(logits[place - 1], -1)[row.ids[place]]))
+        noisy.append(policy.tokenizer.decode([row.ids[place]]).strip().isdecimal())
     assert found["tokens"] == len(p) and found["noisy_tokens"] == sum(noisy) > 0
     ce = 1 - np.asarray(p)
     assert found["ce"] == pytest.approx(ce[noisy].sum() / ce.sum(), abs=1e-5)

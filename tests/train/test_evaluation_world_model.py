@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import hostile  # noqa: E402
+from rows import parts, transitions  # noqa: E402
 from transformers import LlamaForCausalLM  # noqa: E402
 
 from paw_gym.transition import Episode, write_jsonl  # noqa: E402
@@ -20,7 +21,8 @@ from paw_train.evaluation import world_model, world_model_program  # noqa: E402
 from paw_train.evaluation.world_model import Prediction  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.rollouts.rollout import demonstrations  # noqa: E402
-from paw_train.rollouts.tokens import collate  # noqa: E402
+from paw_train.rollouts.scoring import collate  # noqa: E402
+from paw_train.rollouts.tokens import OBSERVATION  # noqa: E402
 from paw_train.settings import EnvSettings  # noqa: E402
 
 TOKENIZER = hostile.byte_tokenizer()
@@ -55,7 +57,7 @@ def test_window_rows_are_those_of_training(policy: LocalPolicy) -> None:
     ours = predict(policy, pool, [t.episode for t in trajectories])
     theirs = [row for t in trajectories for row in t.rows]
     assert [p.row.ids for p in ours] == [row.ids for row in theirs]
-    assert [p.row.steps[0].observation for p in ours] == [r.steps[0].observation for r in theirs]
+    assert [p.row.role for p in ours] == [row.role for row in theirs]
 
 
 TURN = "Now you can {admissible_actions}. You see: {observation} What next?"
@@ -77,14 +79,14 @@ def test_dialogues_end_in_the_observation_as_in_training(
     at = 0
     for trajectory in trajectories:
         (row,) = trajectory.rows
-        for step in row.steps:
+        found = transitions([row])
+        for turn, (_, _, places) in enumerate(found):
             made = ours[at].row
-            start, end = made.steps[0].observation
-            assert made.ids[start:end] == row.ids[slice(*step.observation)]
+            assert parts(made, OBSERVATION) == [[row.ids[i] for i in places]]
             # nothing follows the last observation, so no record holds the actions listed before it
-            if step is not row.steps[-1] or not template.endswith("ahead.toml"):
-                assert made.ids == row.ids[: step.observation[1]]
-                assert made.steps[0].observation == step.observation
+            if turn + 1 < len(found) or not template.endswith("ahead.toml"):
+                assert made.ids == row.ids[: places[-1] + 1]
+                assert made.places(OBSERVATION)[0] == places
             at += 1
     assert at == len(ours)
 
@@ -94,12 +96,13 @@ def test_likelihood_and_accuracy_are_those_of_the_model(policy: LocalPolicy) -> 
     wanted = predict(policy, pool, [t.episode for t in trajectories])[:6]
     sums = world_model.score(policy, wanted, batch_tokens=700)
     for prediction, one in zip(wanted, sums, strict=True):
-        start, end = prediction.row.steps[0].observation
+        places = prediction.row.places(OBSERVATION)[0]
+        start, end = places[0], places[-1] + 1
         ids = torch.tensor([prediction.row.ids])
         with torch.no_grad():
             logits = policy.model(ids).logits[0].double()
             batch = collate([prediction.row], policy.pad_id)
-            trained_on = policy.logprobs(batch)[batch.observation_mask]
+            trained_on = policy.logprobs(batch)[batch.observation]
         logprobs = logits.log_softmax(-1)[torch.arange(start - 1, end - 1), ids[0, start:end]]
         guesses = logits[start - 1 : end - 1].argmax(-1)
         assert one.tokens == end - start
@@ -117,7 +120,7 @@ def test_a_model_that_has_learned_the_answers_writes_them(policy: LocalPolicy) -
     optimizer = torch.optim.AdamW(learner.model.parameters(), lr=1e-2)
     batch = collate([p.row for p in wanted], learner.pad_id)
     for _ in range(150):
-        loss = -learner.logprobs(batch)[batch.observation_mask].mean()
+        loss = -learner.logprobs(batch)[batch.observation].mean()
         if loss < 0.02:
             break
         optimizer.zero_grad()

@@ -57,15 +57,16 @@ def test_a_device_that_computes_wrong_does_not(
     evidence: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str
 ) -> None:
     correctness = _part("gpu_correctness")
-    whole, calls = correctness._experience, iter(["expected", "float32", "bfloat16"])
+    whole, calls = correctness._prepared, iter(["expected", "float32", "bfloat16"])
 
     def broken(*given: Any) -> Any:
         experience = whole(*given)
         if next(calls) == dtype:  # the world-model term is lost
-            experience.wm_weights.zero_()
+            for row in experience.rows:
+                row.wm_weight = [0.0] * len(row.ids)
         return experience
 
-    monkeypatch.setattr(correctness, "_experience", broken)
+    monkeypatch.setattr(correctness, "_prepared", broken)
     found = correctness.run(_task(tmp_path))
     failed = [check.name for check in found.checks if not check.passed]
     assert f"{dtype}, wm_term" in failed and f"{dtype}, grad_norm_wm" in failed

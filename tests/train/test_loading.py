@@ -11,6 +11,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from rows import token_row  # noqa: E402
+
 from paw_train.policies.local import loading  # noqa: E402
 from paw_train.policies.local.fallback import continues_by_chunks  # noqa: E402
 from paw_train.policies.local.loading import (  # noqa: E402
@@ -22,7 +24,7 @@ from paw_train.policies.local.loading import (  # noqa: E402
 )
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
-from paw_train.rollouts.tokens import StepSpans, TokenRow, collate  # noqa: E402
+from paw_train.rollouts.scoring import collate  # noqa: E402
 from paw_train.settings.model import (  # noqa: E402
     LoraSettings,
     ScratchModelSettings,
@@ -241,7 +243,7 @@ def test_a_gguf_file_gives_the_same_model_and_is_converted_once(
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
     assert policy.chat.decode(policy.chat.content("ab <|e|>")) == "ab <|e|>"
     assert policy.chat.end_id == 1
-    batch = collate([TokenRow([5, 9, 2, 40], [StepSpans((2, 4), (0, 0), [0.0] * 2)])], 0)
+    batch = collate([token_row([5, 9, 2, 40], ((2, 4), (0, 0)))], 0)
     policy.logprobs(batch).sum().backward()  # it can be trained,
     policy.save(tmp_path / "saved")  # and saved
     monkeypatch.setattr(loading, "_forget_packing", None)  # converting again would fail

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
+from rows import token_row  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from paw_train.losses import lm_head_logprobs  # noqa: E402
@@ -21,8 +22,8 @@ from paw_train.losses.lm_head_logprobs import (  # noqa: E402
 )
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
-from paw_train.rollouts.scoring import batch_logprobs  # noqa: E402
-from paw_train.rollouts.tokens import StepSpans, TokenRow, collate  # noqa: E402
+from paw_train.rollouts.scoring import batch_logprobs, collate  # noqa: E402
+from paw_train.rollouts.tokens import TokenRow  # noqa: E402
 from paw_train.settings.model import ScratchModelSettings  # noqa: E402
 
 SMALL = ScratchModelSettings(hidden=32, layers=2, heads=4, kv_heads=2, intermediate=64)
@@ -33,38 +34,34 @@ TOKENIZER = word_tokenizer(["a few words to speak with and then some more of the
 
 
 def _rows(seed: int) -> list[TokenRow]:
-    """Spans at every kind of place: side by side, at the second token, at the end, empty, shared."""
+    """Actions and observations at every kind of place: side by side, at the second token, at the end."""
     generator = torch.Generator().manual_seed(seed)
 
     def ids(count: int) -> list[int]:
         return torch.randint(5, len(TOKENIZER), (count,), generator=generator).tolist()
 
     return [
-        TokenRow(ids(12), [StepSpans((1, 4), (4, 6), [-1.0] * 3), StepSpans((8, 12), (0, 0), [-1.0] * 4)]),
-        TokenRow(ids(5), [StepSpans((0, 0), (1, 5), [])]),
-        # two transitions that learn the same observation, and a row that is longer than the others
-        TokenRow(ids(17), [StepSpans((2, 3), (5, 9), [-1.0]), StepSpans((9, 10), (5, 9), [-1.0])]),
-        TokenRow(ids(3), [StepSpans((2, 3), (0, 0), [-1.0])]),
-    ]  # fmt: skip
+        token_row(ids(12), ((1, 4), (4, 6)), ((8, 12), (0, 0)), wm_weight=[0.0] * 12),
+        token_row(ids(5), ((0, 0), (1, 5)), wm_weight=[0.0] * 5),
+        # a row that is longer than the others, and context at its end that has a weight
+        token_row(ids(17), ((2, 3), (5, 9)), wm_weight=[0.0] * 14 + [0.5] * 3),
+        token_row(ids(3), ((2, 3), (0, 0)), wm_weight=[0.0] * 3),
+    ]
 
 
 def _plain(model: Any, batch: Any, temperature: float) -> tuple[Any, Any]:
     """The definition, one token at a time."""
-    logits = model(input_ids=batch.input_ids, use_cache=False).logits
+    logits = model(input_ids=batch.ids, use_cache=False).logits
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    values = logits.new_zeros(batch.row.shape)
-    entropy = logits.new_zeros(batch.row.shape)
-    for s in range(batch.row.shape[0]):
-        for w in range(batch.row.shape[1]):
-            action, observation = batch.action_mask[s, w], batch.observation_mask[s, w]
-            if not (action or observation):
-                continue
-            row, column = int(batch.row[s, w]), int(batch.column[s, w])
-            heat = temperature if action else 1.0
-            distribution = torch.log_softmax(logits[row, column - 1] / heat, -1)
-            values[s, w] = distribution[batch.input_ids[row, column]]
-            if action:
-                entropy[s, w] = -(distribution.exp() * distribution).sum()
+    values = logits.new_zeros(batch.ids.shape)
+    entropy = logits.new_zeros(batch.ids.shape)
+    weights = torch.zeros(batch.ids.shape) if batch.wm_weight is None else batch.wm_weight
+    for b, t in (batch.action | batch.observation | (weights != 0)).nonzero().tolist():
+        heat = temperature if batch.action[b, t] else 1.0
+        distribution = torch.log_softmax(logits[b, t - 1] / heat, -1)
+        values[b, t] = distribution[batch.ids[b, t]]
+        if batch.action[b, t]:
+            entropy[b, t] = -(distribution.exp() * distribution).sum()
     return values, entropy
 
 
@@ -94,7 +91,7 @@ def test_equal_to_the_plain_path(temperature: float, dtype: Any, tied: bool) -> 
     tight = {"rtol": 1e-6, "atol": 1e-6}
     torch.testing.assert_close(values, expected_values, **tight)
     torch.testing.assert_close(entropy, expected_entropy, **tight)
-    assert (entropy[~batch.action_mask] == 0).all()
+    assert (entropy[~batch.action] == 0).all()
     assert torch.equal(policy.logprobs(batch, temperature), values)
     got = _gradients(model, values, entropy)
     expected = _gradients(model, expected_values, expected_entropy)
@@ -264,7 +261,7 @@ def test_whole_logits_never_exist() -> None:
     wide = torch.nn.Linear(32, 50_000, bias=False)
     model.set_output_embeddings(wide)
     policy.fallback_reason()
-    row = TokenRow([6] * 1400, [StepSpans((1, 700), (700, 1400), [-1.0] * 699)])
+    row = token_row([6] * 1400, ((1, 700), (700, 1400)))
     batch = collate([row], policy.pad_id)
     largest = _LargestTensor()
     with largest:
@@ -300,9 +297,9 @@ def test_a_model_called_as_a_whole_gives_the_same_scores_and_gradients() -> None
     policy = LocalPolicy(model, TOKENIZER)
     batch = collate(_rows(1), policy.pad_id)
     wanted = _gradients(model, *policy.logprobs(batch, 0.7, entropy=True))
-    found = _scored(model, batch, lambda: model(input_ids=batch.input_ids).logits)
+    found = _scored(model, batch, lambda: model(input_ids=batch.ids).logits)
     torch.testing.assert_close(_gradients(model, *found), wanted)
-    assert model(input_ids=batch.input_ids).logits.shape[-1] == len(TOKENIZER)
+    assert model(input_ids=batch.ids).logits.shape[-1] == len(TOKENIZER)
 
 
 def test_a_model_called_as_a_whole_never_holds_whole_logits(
@@ -327,13 +324,13 @@ def test_a_model_called_as_a_whole_never_holds_whole_logits(
     model = scratch_model(SMALL, len(TOKENIZER), 0)
     batch = collate(_rows(1), 0)
     scorer = ForwardScorer(model)
-    tokens = torch.arange(1, batch.input_ids.numel())
+    tokens = torch.arange(1, batch.ids.numel())
 
     with Watch():
         scores = scorer(
-            lambda: model(input_ids=batch.input_ids).logits,
+            lambda: model(input_ids=batch.ids).logits,
             tokens - 1,
-            batch.input_ids.flatten()[tokens],
+            batch.ids.flatten()[tokens],
             torch.ones(len(tokens)),
         )
         scores.logprobs.sum().backward()
@@ -343,9 +340,9 @@ def test_a_model_called_as_a_whole_never_holds_whole_logits(
 @pytest.mark.parametrize("make", [_capped, _scaled])
 def test_a_model_called_as_a_whole_must_end_in_a_linear_layer(make: Any) -> None:
     model = make().eval()
-    batch = collate([TokenRow(list(range(5, 12)), [StepSpans((2, 5), (5, 7), [-1.0] * 3)])], 0)
+    batch = collate([token_row(range(5, 12), ((2, 5), (5, 7)))], 0)
     with pytest.raises(ValueError, match=r"cap or a scale.*engine=local"):
-        _scored(model, batch, lambda: model(input_ids=batch.input_ids).logits)
+        _scored(model, batch, lambda: model(input_ids=batch.ids).logits)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

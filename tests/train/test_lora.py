@@ -12,12 +12,14 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("peft")
 
+from rows import token_row  # noqa: E402
+
 from paw_train.evaluation import evaluate_from_args  # noqa: E402
 from paw_train.policies.local import lora  # noqa: E402
 from paw_train.policies.local.checkpoint import load_checkpoint, save_checkpoint  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
-from paw_train.rollouts.tokens import StepSpans, TokenRow, collate  # noqa: E402
+from paw_train.rollouts.scoring import collate  # noqa: E402
 from paw_train.settings import load_settings  # noqa: E402
 from paw_train.settings.model import (  # noqa: E402
     LoraSettings,
@@ -37,8 +39,8 @@ def base(tmp_path: Path) -> Path:
 
 
 def _batch() -> Any:
-    row = TokenRow([5, 9, 2, 40, 41, 7, 8], [StepSpans((2, 4), (4, 7), [-1.0] * 2)])
-    return collate([row, TokenRow([6] * 4, [StepSpans((1, 4), (0, 0), [-1.0] * 3)])], 0)
+    row = token_row([5, 9, 2, 40, 41, 7, 8], ((2, 4), (4, 7)))
+    return collate([row, token_row([6] * 4, ((1, 4), (0, 0)))], 0)
 
 
 def _learn(policy: LocalPolicy, steps: int = 1, lr: float = 0.05) -> None:
@@ -112,7 +114,7 @@ def test_peft_itself_reads_the_adapter(base: Path, tmp_path: Path) -> None:
     _learn(policy, 2)
     policy.save(tmp_path / "a")
     model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), tmp_path / "a")
-    ids = _batch().input_ids
+    ids = _batch().ids
     with torch.no_grad():
         expected = policy.model(input_ids=ids).logits
         torch.testing.assert_close(model(input_ids=ids).logits, expected)

@@ -8,16 +8,18 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from rows import token_row  # noqa: E402
+
 from paw_train.algorithms.critic import Critic  # noqa: E402
 from paw_train.policies.local.guarded_step import MasterWeights  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy, enable_recomputation  # noqa: E402
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
-from paw_train.rollouts.tokens import StepSpans, TokenRow  # noqa: E402
 from paw_train.settings import CriticSettings  # noqa: E402
 from paw_train.settings.model import ScratchModelSettings  # noqa: E402
 
 SMALL = ScratchModelSettings(hidden=16, layers=2, heads=2, kv_heads=1, intermediate=32)
-ROWS = [TokenRow(list(range(5, 25)), [StepSpans((4, 9), (9, 14), [-1.0] * 5, 0)])]
+LEARNED = {"value_target": [3.0] * 20, "old_value": [0.0] * 20}
+ROWS = [token_row(range(5, 25), ((4, 9), (9, 14)), **LEARNED)]
 
 
 def _train(weights: MasterWeights, parameter: Any, steps: int) -> None:
@@ -89,9 +91,8 @@ def _critic(seed: int = 0) -> Any:
 
 
 def _learn(critic: Any, steps: int) -> None:
-    targets = torch.full((1, 5), 3.0)
     for _ in range(steps):
-        critic.step(ROWS, targets, torch.zeros(1, 5))
+        critic.step(ROWS)
 
 
 def test_a_critic_is_held_in_the_policys_precision_and_learns_in_float32() -> None:

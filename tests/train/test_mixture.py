@@ -160,7 +160,6 @@ def test_each_environment_has_its_own_largest_return_and_scale(made_up: Any) -> 
     rest = (algorithm, ObjectiveSettings(kl_coef=0.0), WorldModelSettings())
     found = prepare(pool, *rest, terms)
     means = torch.stack([pool.returns[pool.group == g].mean() for g in (0, 1)])
-    assert found.plan is not None
     assert torch.allclose(found.plan.lambdas, 1 - means / torch.tensor([10.0, 40.0]))
     assert found.metrics["lambda_mean/b"] == pytest.approx(adaptive_weight(means[1:], 40.0).item())
     raw = grpo(pool.returns, pool.group, False)[pool.episode]
@@ -185,7 +184,7 @@ def test_an_environment_in_a_mixture_of_terms_counts_as_alone(made_up: Any) -> N
     rest = (AlgorithmSettings(), ObjectiveSettings(kl_coef=0.0), WorldModelSettings())
     alone, listed = prepare(pool, *rest, 10.0), prepare(pool, *rest, {"": RewardTerms(10.0)})
     assert torch.equal(alone.advantages, listed.advantages)
-    assert torch.equal(alone.wm_weights, listed.wm_weights)
+    assert torch.equal(alone.plan.weights, listed.plan.weights)
 
 
 # --- evaluation -------------------------------------------------------------------------------------

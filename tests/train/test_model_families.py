@@ -11,12 +11,13 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 import hostile  # noqa: E402
+from rows import token_row  # noqa: E402
 
 from paw_train.policies.local.decoder import BatchDecoder, open_decoder  # noqa: E402
 from paw_train.policies.local.fallback import PlainDecoder  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.rollouts.policy import Request, Sampling  # noqa: E402
-from paw_train.rollouts.tokens import StepSpans, TokenRow, collate  # noqa: E402
+from paw_train.rollouts.scoring import collate  # noqa: E402
 
 TOKENIZER = hostile.byte_tokenizer()
 SHAPE = {
@@ -99,7 +100,7 @@ def test_scores_and_gradients_of_a_batch_are_those_of_each_row(
 ) -> None:
     _, local = policy
     rows = [
-        TokenRow(_ids(size, size), [StepSpans((2, 4), (5, size), [0.0, 0.0], index=i)])
+        token_row(_ids(size, size), ((2, 4), (5, size)), logprob=0.0).numbered(i)
         for i, size in enumerate((9, 30, 14))
     ]
 
@@ -109,7 +110,8 @@ def test_scores_and_gradients_of_a_batch_are_those_of_each_row(
         for batch in batches:
             scores = local.logprobs(batch)
             scores.sum().backward()
-            found |= {int(i): scores[s][batch.used()[s]] for s, i in enumerate(batch.index)}
+            for own, used, turn in zip(scores, batch.scored, batch.turn, strict=True):
+                found[int(turn.max())] = own[used]
         gradient = [p.grad.flatten() for p in local.model.parameters() if p.grad is not None]
         return torch.cat([found[i] for i in sorted(found)]).detach(), torch.cat(gradient)
 

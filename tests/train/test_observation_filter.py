@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="the extra `train`")
 
-from paw_train.algorithms.experience import Experience, collect, prepare  # noqa: E402
+from paw_train.algorithms.experience import Prepared, collect, prepare  # noqa: E402
 from paw_train.algorithms.update import Updater  # noqa: E402
 from paw_train.conformance.engines.layout import ALGORITHM, trajectories  # noqa: E402
 from paw_train.conformance.recording import OBJECTIVES, Recording, load  # noqa: E402
@@ -20,7 +19,7 @@ from paw_train.losses.lm_head_logprobs import ForwardScorer  # noqa: E402
 from paw_train.losses.objective import ObjectiveSettings  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.rollouts.observation_filter import filtered, leave_out  # noqa: E402
-from paw_train.rollouts.rows import look_ahead  # noqa: E402
+from paw_train.rollouts.tokens import CONTEXT, OBSERVATION  # noqa: E402
 from paw_train.settings import OptimizerSettings, WorldModelSettings  # noqa: E402
 from paw_train.training.openrlhf.learning import micro_batch_loss  # noqa: E402
 from paw_train.training.openrlhf.sharding import shard_update  # noqa: E402
@@ -93,9 +92,8 @@ def tokens_left(recording: Recording, turn: Any, settings: WorldModelSettings) -
     return [start + k for k, (a, b) in enumerate(offsets) if not gone & set(range(a, b))]
 
 
-def experience_with(settings: WorldModelSettings) -> Experience:
-    found = episodes()
-    leave_out(found, load().tokenizer, settings)
+def experience_with(settings: WorldModelSettings) -> Prepared:
+    found = leave_out(episodes(), load().tokenizer, settings)
     return prepare(collect(found), ALGORITHM, PLAIN, settings, max_return=10.0)
 
 
@@ -103,7 +101,7 @@ def local_loss(settings: WorldModelSettings) -> float:
     policy = LocalPolicy(load().model("policy"), load().tokenizer)
     optimizer = OptimizerSettings(lr=0.0, micro_batch_tokens=1500)
     updater = Updater(policy, None, optimizer, PLAIN, settings, 1.0, updates=1)
-    return updater.step(experience_with(settings), update=0, seed=0)["wm_term"]
+    return updater.step(experience_with(settings).rows, update=0, seed=0)["wm_term"]
 
 
 def cluster_loss(settings: WorldModelSettings) -> float:
@@ -117,9 +115,9 @@ def cluster_loss(settings: WorldModelSettings) -> float:
         return scorer(forward, tokens - 1, ids.flatten()[tokens], *others)
 
     optimizer = OptimizerSettings(micro_batch_tokens=1500)
-    shards = shard_update(experience_with(settings), None, optimizer, ranks=2, seed=0)
+    shards = shard_update(experience_with(settings).rows, optimizer, ranks=2, seed=0, pad_id=0)
     losses = [
-        micro_batch_loss(part, score, PLAIN, settings, 1.0, 0, torch.device("cpu")).wm_loss
+        micro_batch_loss(part, score, PLAIN, settings, 1.0, torch.device("cpu")).wm_loss
         for part in itertools.chain.from_iterable(shards)
     ]
     return float(sum(losses))
@@ -138,24 +136,19 @@ def test_both_engines_leave_out_what_the_rules_cover(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_trl_leaves_out_the_same(name: str) -> None:
     pytest.importorskip("trl", reason="the extra `sft`")
-    from paw_train.integrations.trl import (
-        PaWTrainer,
-        columns,
-        transition_weights,
-        turn_numbers,
-        world_model_term,
-    )
+    from paw_train.integrations.trl import PaWTrainer, columns, weigh_tokens, world_model_term
 
     settings = settings_of(name)
     given = [columns(trajectory) for trajectory in episodes()]
     ids = [torch.tensor(column["completion_ids"]) for column in given]
     completions = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True)
-    turns = turn_numbers([column["transitions"] for column in given], completions)
+    turns = torch.nn.utils.rnn.pad_sequence(
+        [torch.tensor(column["turns"]) for column in given], batch_first=True
+    )
 
     class Part:
         """What ``_leave_out`` reads of a trainer."""
 
-        _transitions = [column["transitions"] for column in given]
         _actions = [column["actions"] for column in given]
         processing_class, world_model = load().tokenizer, settings
 
@@ -167,7 +160,7 @@ def test_trl_leaves_out_the_same(name: str) -> None:
             scores = model(input_ids=whole).logits[0, :-1].log_softmax(-1)
         known = scores.gather(-1, whole[0, 1:, None]).flatten()
         logps[b, : len(ids[b])] = known[len(column["prompt_ids"]) - 1 :]
-    weights, _ = transition_weights(
+    weights, _ = weigh_tokens(
         turns,
         logps,
         torch.tensor([column["reward"] for column in given]),
@@ -176,7 +169,7 @@ def test_trl_leaves_out_the_same(name: str) -> None:
         10.0,
         [column["malformed"] for column in given],
     )
-    term = world_model_term(logps, turns, weights, settings)
+    term = world_model_term(logps, weights, settings)
     assert float(term) == pytest.approx(expected_loss(load(), settings), rel=1e-4)
 
 
@@ -188,21 +181,20 @@ def test_an_observation_without_a_token_left_is_not_supervised() -> None:
     ]
     gone = torch.tensor(["go down" in text for text in found])
     assert gone.any() and not gone.all()
-    assert torch.equal(experience.wm_weights == 0, gone)
-    assert torch.equal(experience.lengths[:, 1] == 0, gone)
+    assert torch.equal(experience.plan.weights == 0, gone)
+    left = {turn for row in experience.rows for turn in row.places(OBSERVATION)}
+    assert left == set((~gone).nonzero().flatten().tolist())
 
 
-@pytest.mark.parametrize("horizon", [1, 2])
-def test_what_is_left_out_stays_out_when_rows_change(horizon: int) -> None:
-    """Further ahead, the same tokens of an observation are left out."""
-    found = episodes()
-    leave_out(found, load().tokenizer, WorldModelSettings(filter_patterns=NOISE))
-    (row,) = found[0].rows
-    (changed,) = look_ahead([row], horizon, [])
-    for place, step in enumerate(changed.steps):
-        _, *observations = step.columns
-        following: Sequence[Any] = row.steps[place : place + horizon]
-        assert observations == [own.columns[1] for own in following]
+def test_what_is_left_out_keeps_its_turn_and_the_callers_rows_stay() -> None:
+    given = episodes()
+    before = [list(row.role) for t in given for row in t.rows]
+    found = leave_out(given, load().tokenizer, WorldModelSettings(filter_patterns=NOISE))
+    assert [row.role for t in given for row in t.rows] == before
+    (row,), (own,) = found[0].rows, given[0].rows
+    assert row.turn == own.turn and row.role != own.role
+    for role, was in zip(row.role, own.role, strict=True):
+        assert role == was or (role, was) == (CONTEXT, OBSERVATION)
 
 
 def test_echoes_are_whole_words() -> None:

@@ -125,17 +125,24 @@ def test_minibatches_average_to_the_whole(
 def _library(played: SimpleNamespace, model: Any, s: Any) -> Any:
     """The ``LossOutput`` of the library for the same rollout and the same logits."""
     from paw_train.algorithms.experience import collect, prepare
-    from paw_train.algorithms.update import loss_inputs, minibatch_totals
+    from paw_train.losses.batch import MiniBatchTotals
     from paw_train.losses.lm_head_logprobs import logits_scores
     from paw_train.losses.objective import ObjectiveSettings, combined_loss
     from paw_train.rollouts.rollout import Trajectory
-    from paw_train.rollouts.scoring import batch_logprobs
-    from paw_train.rollouts.tokens import collate
+    from paw_train.rollouts.scoring import batch_logprobs, collate
+    from paw_train.rollouts.tokens import TokenRow
     from paw_train.settings import AlgorithmSettings
     from paw_train.settings.world_model import WorldModelSettings
 
-    episodes = zip(played.episodes, played.rows, strict=True)
-    pool = collect([Trajectory(episode, [_token_row(row)]) for episode, row in episodes])
+    rows = []
+    for (
+        row
+    ) in played.rows:  # the same four numbers a token; only those with a role have a turn here
+        ids, role, logprob, turn = map(list, zip(*row, strict=True))
+        turn = [t if r else -1 for t, r in zip(turn, role, strict=True)]
+        rows.append(TokenRow(ids, role, turn, logprob))
+    episodes = zip(played.episodes, rows, strict=True)
+    pool = collect([Trajectory(episode, [row]) for episode, row in episodes])
     wm = WorldModelSettings(alpha=s.alpha, rho=s.rho, coef=s.wm_coef)
     objective = ObjectiveSettings(clip_low=s.clip, clip_high=s.clip, kl_coef=0.0)
     algorithm = AlgorithmSettings(name="grpo", weighting="episode")
@@ -147,17 +154,4 @@ def _library(played: SimpleNamespace, model: Any, s: Any) -> Any:
         return logits_scores(logits, ids.flatten()[tokens], temperature, entropies)
 
     logprobs, _ = batch_logprobs(score, batch, 1.0, entropy=False)
-    inputs = loss_inputs(batch, experience, None, None)
-    totals = minibatch_totals(experience.rows, experience, 1)
-    return combined_loss(logprobs, inputs, totals, objective, wm)
-
-
-def _token_row(row: list[tuple[int, int, float, int]]) -> Any:
-    from paw_train.rollouts.tokens import StepSpans, TokenRow
-
-    made = TokenRow([token[0] for token in row])
-    for turn in range(row[-1][3] + 1):
-        places = [[i for i, t in enumerate(row) if t[1:4:2] == (kind, turn)] for kind in (1, 2)]
-        action, observation = ((found[0], found[-1] + 1) for found in places)
-        made.steps.append(StepSpans(action, observation, [t[2] for t in row[slice(*action)]]))
-    return made
+    return combined_loss(logprobs, batch, MiniBatchTotals.count(1, [batch]), objective, wm)

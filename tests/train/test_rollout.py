@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import hostile  # noqa: E402
+from rows import transitions  # noqa: E402
 
 from paw_gym import Outcome, Task  # noqa: E402
 from paw_gym.functional import GeneratorEnv  # noqa: E402
@@ -54,16 +55,14 @@ def _rollout(
 def test_what_an_environment_prints_is_text_in_every_row(policy: LocalPolicy, mode: str) -> None:
     controls = set(policy.tokenizer.get_added_vocab().values())
     for trajectory in _rollout(policy, mode, ["0", "1"]):
-        steps = [(row, step) for row in trajectory.rows for step in row.steps]
-        assert len(steps) == len(trajectory.episode.transitions)
-        for (row, step), t in zip(steps, trajectory.episode.transitions, strict=True):
-            seen = row.ids[slice(*step.observation)]
+        found = transitions(trajectory.rows)
+        for (row, action, observed), t in zip(found, trajectory.episode.transitions, strict=True):
+            seen, said = ([row.ids[i] for i in places] for places in (observed, action))
             assert not controls & set(seen)
             assert policy.chat.raw(seen) == t.next_observation
-            said = row.ids[slice(*step.action)]
             assert not policy.chat.end_ids & set(said[:-1])
             assert policy.chat.decode(said).startswith(t.response)
-            assert len(step.logprobs) == len(said)
+            assert all(row.logprob[i] < 0 for i in action)
 
 
 @pytest.mark.parametrize("mode", ["window", "conversation"])
@@ -113,7 +112,7 @@ def test_truncated_sampling_is_refused_for_training_alone(policy: LocalPolicy) -
         with pytest.raises(ValueError, match="allow_truncated_sampling"):
             _rollout(policy, "window", ["0"], **setting)
     allowed = _rollout(policy, "window", ["0"], top_k=1, allow_truncated_sampling=True)
-    assert all(lp == 0.0 for t in allowed for row in t.rows for s in row.steps for lp in s.logprobs)
+    assert all(p == 0.0 for t in allowed for row in t.rows for p in row.logprob)
     settings = RolloutSettings(max_response_tokens=4, top_k=1)
     pool = _pool("window", 1, 1)
     assert rollout(policy, pool, settings, torch.Generator(), ["0"], keep_tokens=False)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 import hostile  # noqa: E402
+from rows import transitions  # noqa: E402
 
 from paw_gym.pool import EnvPool  # noqa: E402
 from paw_train.environments import agent_env_maker  # noqa: E402
@@ -24,6 +25,7 @@ from paw_train.evaluation.world_model import Embedder, make_embedder  # noqa: E4
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.rollouts.policy import Response  # noqa: E402
 from paw_train.rollouts.rollout import demonstrations  # noqa: E402
+from paw_train.rollouts.tokens import ACTION, OBSERVATION  # noqa: E402
 from paw_train.settings import EnvSettings, Settings, load_settings  # noqa: E402
 from paw_train.settings.world_model import EasyFilterSettings  # noqa: E402
 from paw_train.world_model_learning import predicting, rwml, sft  # noqa: E402
@@ -82,7 +84,7 @@ def played(policy: LocalPolicy, mode: str, count: int = 2) -> tuple[list[Example
 
 def short(examples: Sequence[Example], tokens: int = 24) -> list[Example]:
     """Examples with the end of their contexts: enough to tell them apart, and quick."""
-    return [dataclasses.replace(e, context=e.context[-tokens:], action=(1, 2)) for e in examples]
+    return [dataclasses.replace(e, context=e.context[-tokens:]) for e in examples]
 
 
 def configured(**own: Any) -> Settings:
@@ -131,13 +133,11 @@ def test_examples_continue_the_context_as_training_lays_it_out(
 ) -> None:
     examples, trajectories = played(policy, mode)
     end = ending(policy.chat)
-    steps = [(row, step) for t in trajectories for row in t.rows for step in row.steps]
-    assert len(examples) == len(steps)
-    for example, (row, step) in zip(examples, steps, strict=True):
-        start, stop = step.observation
+    found = transitions([row for t in trajectories for row in t.rows])
+    for example, (row, _, places) in zip(examples, found, strict=True):
+        start, stop = places[0], places[-1] + 1
         assert list(example.context) == row.ids[:start]
         assert list(example.target) == [*row.ids[start:stop], end]
-        assert row.ids[slice(*example.action)] == row.ids[slice(*step.action)]
         if mode == "conversation":
             assert row.ids[stop] == end
 
@@ -148,24 +148,24 @@ def test_packed_rows_hold_every_example_once(policy: LocalPolicy, mode: str) -> 
     rows = packed(examples)
     assert len(rows) == (len(trajectories) if mode == "conversation" else len(examples))
     held = Counter(
-        (tuple(row.ids[: step.observation[0]]), tuple(row.ids[slice(*step.observation)]))
+        (tuple(row.ids[: places[0]]), tuple(row.ids[i] for i in places))
         for row in rows
-        for step in row.steps
+        for places in row.places(OBSERVATION).values()
     )
     assert held == Counter((e.context, e.target) for e in examples)
     for row in rows:
-        for step in row.steps:
-            assert step.action[1] <= step.observation[0]
+        for places in row.places(OBSERVATION).values():
+            assert [row.wm_weight[i] for i in places] == [1 / len(places)] * len(places)
 
 
 def test_equal_examples_count_once_and_contexts_that_do_not_nest_stay_apart() -> None:
-    one = Example((1, 2, 3), (1, 2), (4, 9), "x", 0)
+    one = Example((1, 2, 3), (4, 9), "x", 0)
     again = dataclasses.replace(one, episode=5)
     other_target = dataclasses.replace(one, target=(5, 9))
-    longer = Example((1, 2, 3, 4, 9, 6), (5, 6), (7, 9), "y", 0)
+    longer = Example((1, 2, 3, 4, 9, 6), (7, 9), "y", 0)
     assert unique([one, again, other_target, longer]) == [one, other_target, longer]
     rows = packed([one, other_target, longer])
-    assert [(row.ids, len(row.steps)) for row in rows] == [
+    assert [(row.ids, len(row.places(OBSERVATION))) for row in rows] == [
         ([1, 2, 3, 4, 9, 6, 7, 9], 2),
         ([1, 2, 3, 5, 9], 1),
     ]
@@ -181,7 +181,7 @@ def _guess(text: str) -> Guess:
 def test_what_is_easy_is_what_the_start_policy_gets_right() -> None:
     vectors = {"a": np.array([1.0, 0.0]), "b": np.array([0.0, 1.0])}
     similarity = Similarity(Embedder(TableEncoder(vectors)), 0.2)
-    examples = [Example((1,), (0, 1), (2,), "a", 0)] * 3
+    examples = [Example((1,), (2,), "a", 0)] * 3
     guesses = [[_guess(t) for t in group] for group in ("aaaa", "aabb", "bbbb")]
     shares = predicting.solved_shares(guesses, examples, similarity)
     assert shares.tolist() == [1.0, 0.5, 0.0]
@@ -233,7 +233,7 @@ def test_no_observation_has_more_than_its_share(
 
 
 def test_a_group_is_compared_with_itself_and_equal_groups_can_be_left_out() -> None:
-    examples = [Example((1, 2, i), (1, 2), (7,), "x", 0) for i in range(3)]
+    examples = [Example((1, 2, i), (7,), "x", 0) for i in range(3)]
     guesses = [
         [
             Guess(Response([10 * i + k, 9], [-0.5, -0.25], ""), "", True)
@@ -242,8 +242,7 @@ def test_a_group_is_compared_with_itself_and_equal_groups_can_be_left_out() -> N
         for i in range(3)
     ]  # fmt: skip
     rewards = np.array([1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 1.0, 1.0])
-    experience, metrics = rwml.make_experience(examples, guesses, rewards, skip_equal=True)
-    assert experience is not None
+    rows, metrics = rwml.rewarded_rows(examples, guesses, rewards, skip_equal=True)
     assert metrics == {
         "reward_mean": pytest.approx(7 / 12),
         "informative_share": pytest.approx(2 / 3),
@@ -251,17 +250,16 @@ def test_a_group_is_compared_with_itself_and_equal_groups_can_be_left_out() -> N
     wanted = []
     for group in (rewards[:4], rewards[8:]):
         wanted += ((group - group.mean()) / group.std(ddof=1)).tolist()
-    assert experience.advantages.tolist() == pytest.approx(wanted, abs=1e-4)
-    assert [row.ids for row in experience.rows[:2]] == [[1, 2, 0, 0, 9], [1, 2, 0, 1, 9]]
-    assert [row.ids[3] for row in experience.rows[4:]] == [20, 21, 22, 23]
-    for i, row in enumerate(experience.rows):
-        (step,) = row.steps
-        assert (step.index, step.action, step.logprobs) == (i, (3, 5), [-0.5, -0.25])
-    assert experience.lengths.tolist() == [[2, 0]] * 8
-    whole, _ = rwml.make_experience(examples, guesses, rewards)
-    assert whole is not None and len(whole.rows) == 12
-    none, _ = rwml.make_experience(examples, guesses, np.ones(12), skip_equal=True)
-    assert none is None
+    assert [row.ids for row in rows[:2]] == [[1, 2, 0, 0, 9], [1, 2, 0, 1, 9]]
+    assert [row.ids[3] for row in rows[4:]] == [20, 21, 22, 23]
+    for i, (row, advantage) in enumerate(zip(rows, wanted, strict=True)):
+        assert row.places(ACTION) == {i: [3, 4]} and not row.places(OBSERVATION)
+        assert row.logprob[3:] == [-0.5, -0.25]
+        assert row.advantage == pytest.approx([0.0] * 3 + [advantage] * 2, abs=1e-4)
+    whole, _ = rwml.rewarded_rows(examples, guesses, rewards)
+    assert len(whole) == 12
+    none, _ = rwml.rewarded_rows(examples, guesses, np.ones(12), skip_equal=True)
+    assert none == []
 
 
 class FirstByte(Similarity):

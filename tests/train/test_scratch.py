@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torch")
 
+from rows import parts
+
 from paw_train.policies.local.scratch import (
     piece_tokenizer,
     scratch_model,
@@ -21,7 +23,7 @@ from paw_train.policies.local.scratch import (
 )
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.rows import append_transition
-from paw_train.rollouts.tokens import TokenRow
+from paw_train.rollouts.tokens import ACTION, OBSERVATION, TokenRow
 from paw_train.settings.model import ScratchModelSettings
 from paw_train.training.spelling import practiced
 
@@ -81,16 +83,15 @@ def test_the_warm_start_practices_made_up_words_where_responses_copy_them() -> N
     chat = ChatFormat(tokenizer)
     row = TokenRow(chat.content("Take the mug now"))
     response = chat.content("<action>take the mug</action>")
-    append_transition(row, chat, response, [0.0] * len(response), "You see the mug")
+    append_transition(row, chat, response, [0.0] * len(response), "You see the mug", 0)
     seen = set()
     for (new,) in islice(practiced(repeat([row]), tokenizer, np.random.default_rng(0)), 60):
-        (step,) = new.steps
-        start, end = step.action
-        prompt, said = chat.raw(new.ids[:start]), chat.raw(new.ids[start:end])
-        observed = chat.raw(new.ids[slice(*step.observation)])
+        (action,), (seen_ids,) = parts(new, ACTION), parts(new, OBSERVATION)
+        prompt = chat.raw(new.ids[: new.role.index(ACTION)])
+        said, observed = chat.raw(action), chat.raw(seen_ids)
         the, mug = prompt.removeprefix("Take ").removesuffix(" now").split(" ")
         assert said == f"<action>take {the} {mug}</action>", "the same word everywhere"
-        assert observed == f"You see {the} {mug}" and len(step.logprobs) == end - start
+        assert observed == f"You see {the} {mug}" and len(new.logprob) == len(new.ids)
         seen.add(mug)
     assert "mug" in seen and len(seen) > 30
     assert chat.raw(row.ids).startswith("Take the mug now<action>"), "the row itself stays"

@@ -21,13 +21,13 @@ from torch import Tensor
 from paw_gym import Outcome, Task, register_text_env, registration
 from paw_gym.adapters.trl import environment_factory, task_rows
 from paw_train.algorithms.experience import collect, prepare
-from paw_train.algorithms.update import loss_inputs, minibatch_totals
 from paw_train.integrations import trl as ours
 from paw_train.integrations.trl import PaWTrainer, TextRollouts, content_span, episode_reward
+from paw_train.losses.batch import MiniBatchTotals
 from paw_train.losses.objective import combined_loss
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.scratch import piece_tokenizer, scratch_model, word_tokenizer
-from paw_train.rollouts.scoring import batches
+from paw_train.rollouts.scoring import collated
 from paw_train.settings import AlgorithmSettings, ObjectiveSettings, RolloutSettings
 from paw_train.settings.model import ScratchModelSettings
 from paw_train.settings.world_model import WorldModelSettings
@@ -138,16 +138,11 @@ def our_loss(trainer: Any, trajectories: list[Any]) -> Tensor:
         collect(trajectories), algorithm, objective, trainer.world_model, trainer.max_return
     )
     policy = LocalPolicy(trainer.model, trainer.processing_class)
-    totals = minibatch_totals(experience.rows, experience, 1)
+    batches = collated(experience.rows, policy.pad_id, 100_000)
+    totals = MiniBatchTotals.count(1, batches)
     parts = [
-        combined_loss(
-            policy.logprobs(batch),
-            loss_inputs(batch, experience, None, None),
-            totals,
-            objective,
-            trainer.world_model,
-        ).loss
-        for batch in batches(policy, experience.rows, 100_000)
+        combined_loss(policy.logprobs(batch), batch, totals, objective, trainer.world_model).loss
+        for batch in batches
     ]
     return torch.stack(parts).sum()
 

@@ -130,7 +130,7 @@ def test_a_rollout_can_be_learned_from(both: Any, mode: str) -> None:
     from paw_gym.pool import EnvPool
     from paw_gym.wrappers import AgentInterface
     from paw_train.rollouts.rollout import rollout
-    from paw_train.rollouts.tokens import collate
+    from paw_train.rollouts.scoring import collate
     from paw_train.settings.rollout import RolloutSettings
 
     def play(task: Any, rng: Any) -> Any:
@@ -146,12 +146,12 @@ def test_a_rollout_can_be_learned_from(both: Any, mode: str) -> None:
     settings = RolloutSettings(temperature=0.8, max_response_tokens=8, max_context_tokens=200)
     played = rollout(engine, pool, settings, torch.Generator().manual_seed(0))
     rows = [row for t in played for row in t.rows]
-    assert sum(len(row.steps) for row in rows) == 6
+    assert sum(len(set(row.turn)) - 1 for row in rows) == 6
     batch = collate(rows, local.pad_id)
     with torch.no_grad():
         scored = local.logprobs(batch, settings.temperature)
-    actions = batch.action_mask
-    assert torch.allclose(scored[actions], batch.old_logprobs[actions], atol=5e-3)
+    actions = batch.action
+    assert torch.allclose(scored[actions], batch.logprob[actions], atol=5e-3)
 
 
 def test_a_context_that_is_too_long_fails_its_episode_alone(both: Any) -> None:

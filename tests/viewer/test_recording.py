@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,14 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+from rows import transitions
 
 from paw_gym.transition import Episode, Transition, read_jsonl
 from paw_train.algorithms.experience import collect, prepare
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer
 from paw_train.rollouts.rollout import Trajectory
-from paw_train.rollouts.tokens import StepSpans, TokenRow
+from paw_train.rollouts.tokens import ACTION, OBSERVATION, TokenRow
 from paw_train.settings import AlgorithmSettings, Settings
 from paw_train.settings.model import ScratchModelSettings
 from paw_train.training.recording import TokenTexts, record, token_records
@@ -50,11 +52,11 @@ def _played(policy: LocalPolicy, conversation: bool) -> list[Trajectory]:
             if not conversation or not rows:
                 rows.append(TokenRow(some(4)))
             row = rows[-1]
-            action = row.extend(some(3 + step))
-            row.extend(some(1))
-            observation = row.extend(some(5 - step))
+            action, bridge, observation = some(3 + step), some(1), some(5 - step)
             logprobs = (-torch.rand(3 + step, generator=generator) * 3).tolist()
-            row.steps.append(StepSpans(action, observation, logprobs))
+            row.append(action, ACTION, step, logprobs)
+            row.append(bridge)
+            row.append(observation, OBSERVATION, step)
             last = step + 1 == steps
             episode.transitions.append(
                 Transition("env", episode.task_id, episode.episode_id, step, "", "", "", "",
@@ -83,22 +85,22 @@ def test_probabilities_are_those_of_the_models_logits(conversation: bool) -> Non
     played = _played(policy, conversation)
     records = _records(policy, played, _settings())
     for trajectory, found in zip(played, records, strict=True):
-        steps = [(row, spans) for row in trajectory.rows for spans in row.steps]
-        assert len(found["steps"]) == len(steps)
-        for (row, spans), step in zip(steps, found["steps"], strict=True):
+        steps = transitions(trajectory.rows)
+        for (row, action, observation), step in zip(steps, found["steps"], strict=True):
             with torch.no_grad():
                 logits = policy.model(input_ids=torch.tensor([row.ids])).logits[0].double()
-            for name, (start, end), heat in (
-                ("response", spans.action, 0.7),
-                ("observation", spans.observation, 1.0),
+            for name, places, heat in (
+                ("response", action, 0.7),
+                ("observation", observation, 1.0),
             ):
                 wanted = [
-                    float(torch.log_softmax(logits[t - 1] / heat, -1)[row.ids[t]])
-                    for t in range(start, end)
+                    float(torch.log_softmax(logits[t - 1] / heat, -1)[row.ids[t]]) for t in places
                 ]
                 assert step[name]["logprobs"] == pytest.approx(wanted, abs=2e-5)
-                assert "".join(step[name]["tokens"]) == policy.chat.raw(row.ids[start:end])
-                assert len(step[name]["tokens"]) == end - start
+                assert "".join(step[name]["tokens"]) == policy.chat.raw(
+                    [row.ids[t] for t in places]
+                )
+                assert len(step[name]["tokens"]) == len(places)
             clipped = [math.exp(value) > 0.2 for value in step["observation"]["logprobs"]]
             assert step["observation"]["clipped"] == "".join("01"[flag] for flag in clipped)
 
@@ -109,8 +111,9 @@ def test_selection_weights_and_advantages_are_those_of_the_paper() -> None:
     settings = _settings(world_model={"alpha": 0.5})
     records = _records(policy, played, settings)
     steps = [step for found in records for step in found["steps"]]
-    spans = [s for t in played for row in t.rows for s in row.steps]
-    entropy = [-sum(math.exp(q) * q for q in s.logprobs) / len(s.logprobs) for s in spans]
+    found = transitions([row for t in played for row in t.rows])
+    logprobs = [[row.logprob[i] for i in action] for row, action, _ in found]
+    entropy = [-sum(math.exp(q) * q for q in own) / len(own) for own in logprobs]
     assert [s["entropy"] for s in steps] == pytest.approx(entropy, rel=1e-5)
     chosen = sorted(range(8), key=lambda i: -entropy[i])[:4]
     assert [i for i, s in enumerate(steps) if s["selected"]] == sorted(chosen)
@@ -132,11 +135,10 @@ def test_advantages_by_token_are_kept_as_they_are() -> None:
     settings = _settings()
     pool = collect(played)
     experience = prepare(pool, AlgorithmSettings(), settings.objective, settings.world_model, 10.0)
-    width = 8
-    experience.advantages = torch.arange(8.0 * width).reshape(8, width)
+    experience = replace(experience, advantages=torch.arange(float(len(pool.turn))))
     records = token_records(played, pool, experience, policy, settings)
     steps = [step for found in records for step in found["steps"]]
-    assert steps[1]["advantage"] == [8.0, 9.0, 10.0, 11.0]  # four action tokens
+    assert steps[1]["advantage"] == [3.0, 4.0, 5.0, 6.0]  # four action tokens, after three
 
 
 def test_an_episode_that_was_not_learned_from_has_no_tokens(tmp_path: Path) -> None:
