@@ -113,10 +113,10 @@ def updater_of(shape: Shape, variant: str) -> Callable[[list[Trajectory]], None]
         pool = collect(trajectories)
         signals = updater.signals(pool)
         ask = shape.policy.chat.ask
-        experience = prepare(
+        prepared = prepare(
             pool, AlgorithmSettings(), objective, world_model, MAX_RETURN, signals, ask
         )
-        updater.step(experience, 0, 0)
+        updater.step(prepared.rows, 0, 0)
 
     return update
 
