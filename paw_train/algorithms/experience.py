@@ -7,10 +7,10 @@ world-model weights, both over the whole update, and writes them beside the toke
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -49,22 +49,30 @@ class Pool:
     """[N] float64, as the environment's agent interface gave them"""
     rows: list[TokenRow]
     """their token rows, in order; ``turn`` is the number of the transition"""
-    turn: Tensor
-    """[A] transition of each action token"""
+    token_role: Tensor
+    """[M] role of each of the rows' tokens"""
+    token_turn: Tensor
+    """[M] its transition, -1 for none"""
+
+    @property
+    def turn(self) -> Tensor:
+        """[A] transition of each action token."""
+        return self.token_turn[self.token_role == ACTION]
 
     def at_actions(self, values: Sequence[Sequence[float] | Tensor]) -> Tensor:
         """[A] of values of the rows' tokens: of each row [T], or up to its last action."""
-        found = []
-        for row, own in zip(self.rows, values, strict=True):
-            places = [place for place, role in enumerate(row.role) if role == ACTION]
-            found.append(torch.as_tensor(own)[places])
-        return torch.cat(found)
+        whole = torch.zeros(len(self.rows), max(len(row.ids) for row in self.rows))
+        inside = torch.zeros(whole.shape, dtype=torch.bool)
+        for i, (row, own) in enumerate(zip(self.rows, values, strict=True)):
+            whole[i, : len(own)] = torch.from_numpy(np.asarray(own, np.float32))
+            inside[i, : len(row.ids)] = True
+        return whole[inside][self.token_role == ACTION]
 
-    def by_row(self, values: Tensor) -> Iterator[list[float]]:
-        """Inverse of ``at_actions``: of each row [T], 0 elsewhere."""
-        left = iter(values.tolist())
-        for row in self.rows:
-            yield [next(left) if role == ACTION else 0.0 for role in row.role]
+    def by_row(self, values: Tensor, role: int = ACTION) -> Iterator[list[float]]:
+        """Of each row [T], values of the tokens with a role, in order; 0 elsewhere."""
+        whole = torch.zeros(len(self.token_role), dtype=values.dtype)
+        whole[self.token_role == role] = values
+        yield from map(Tensor.tolist, whole.split([len(row.ids) for row in self.rows]))
 
     @property
     def logprob(self) -> Tensor:
@@ -79,11 +87,8 @@ class Pool:
     @property
     def observation_lengths(self) -> Tensor:
         """[N] tokens of each next observation that a loss may read."""
-        lengths = torch.zeros(len(self.rewards), dtype=torch.long)
-        for row in self.rows:
-            for turn, places in row.places(OBSERVATION).items():
-                lengths[turn] = len(places)
-        return lengths
+        turns = self.token_turn[self.token_role == OBSERVATION]
+        return torch.bincount(turns, minlength=len(self.rewards))
 
     def action_means(self, values: Tensor) -> Tensor:
         """[N] means of [A] values over each action; 0 for an empty one."""
@@ -220,14 +225,14 @@ def collect(trajectories: Sequence[Trajectory]) -> Pool:
     for e in good:
         rows += [row.numbered(first) for row in e.rows]
         first += len(e.own)
-    turns = [t for row in rows for t, r in zip(row.turn, row.role, strict=True) if r == ACTION]
     return Pool(
         good,
         torch.tensor([i for i, e in enumerate(good) for _ in e.own]),
         torch.tensor([numbers[t.episode.group] for t in good]),
         torch.tensor(rewards, dtype=torch.float64),
         rows,
-        torch.tensor(turns),
+        torch.from_numpy(np.array([role for row in rows for role in row.role])),
+        torch.from_numpy(np.array([turn for row in rows for turn in row.turn])),
     )
 
 
@@ -262,7 +267,8 @@ def prepare(
     advantages, targets = estimator(view)
     # the transition that each advantage belongs to
     owner = torch.arange(len(pool.rewards))
-    if estimator.needs_critic and algorithm.level == "token":
+    by_token = estimator.needs_critic and algorithm.level == "token"
+    if by_token:
         owner = pool.turn
     advantages = _normalized(advantages, owner, pool, terms)
     advantages = advantages * _scale(pool, algorithm.weighting)[owner]
@@ -271,8 +277,7 @@ def prepare(
     plan, metrics = _plan(pool, world_model, terms, entropy, groups)
     if isinstance(terms, list):
         metrics |= _by_environment(pool, plan, entropy, groups)
-    by_token = advantages if owner is pool.turn else advantages[pool.turn]
-    rows = _with_advantages(pool, by_token)
+    rows = _with_advantages(pool, advantages if by_token else advantages[pool.turn])
     if targets is not None:
         rows = _with_values(rows, pool, targets, _needed(signals.values, "values"))
     rows = _with_weights(rows, pool, plan, world_model, ask)
@@ -321,25 +326,29 @@ def _with_weights(
     lengths = pool.observation_lengths
     if world_model.filter == "warnings":  # not from earlier transitions either
         lengths = torch.where(pool.malformed, 0, lengths)
-    discount, episode = world_model.discount, pool.episode.tolist()
-    factors = token_weights(plan.weights, lengths, pool.episode, horizon, discount).tolist()
-    found = []
-    for number, row in enumerate(rows):
-        turns = sorted({turn for turn in row.turn if turn >= 0})
-        weights: dict[int, float] = defaultdict(float)
-        for turn in turns:
-            for ahead, factor in enumerate(factors[turn]):
-                weights[turn + ahead] += factor
-        own = [
-            weights[turn] if role == OBSERVATION else 0.0
-            for role, turn in zip(row.role, row.turn, strict=True)
-        ]
-        row = replace(row, wm_weight=own)
-        if horizon > 1 and turns:
-            following = rows[number + 1 : number + horizon]
-            later = [r for r in following if episode[max(r.turn)] == episode[turns[-1]]]
-            row = look_ahead(row, later, ask, weights)
-        found.append(row)
+    discount = world_model.discount
+    factors = token_weights(plan.weights, lengths, pool.episode, horizon, discount)
+    # dialogues hold several transitions, which may supervise the same tokens
+    row_of = torch.zeros(len(pool.rewards), dtype=torch.long)
+    numbers = torch.arange(len(rows)).repeat_interleave(torch.tensor([len(r.ids) for r in rows]))
+    learned = pool.token_turn >= 0
+    row_of[pool.token_turn[learned]] = numbers[learned]
+    own = factors[:, 0].clone()
+    for ahead in range(1, min(horizon, len(own))):
+        own[ahead:] += factors[:-ahead, ahead] * (row_of[ahead:] == row_of[:-ahead])
+    turns = pool.token_turn[pool.token_role == OBSERVATION]
+    columns = pool.by_row(own[turns], OBSERVATION)
+    found = [replace(row, wm_weight=column) for row, column in zip(rows, columns, strict=True)]
+    if horizon == 1:
+        return found
+    last = torch.zeros(len(rows), dtype=torch.long).index_reduce_(
+        0, row_of, torch.arange(len(own)), "amax"
+    )
+    for number, turn in enumerate(last.tolist()):
+        following = range(number + 1, min(number + horizon, len(rows)))
+        same = [i for i in following if pool.episode[last[i]] == pool.episode[turn]]
+        later = [rows[i] for i in same]
+        found[number] = look_ahead(found[number], later, ask, factors[turn, 1:].tolist())
     return found
 
 

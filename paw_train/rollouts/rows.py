@@ -6,7 +6,7 @@ recorded episodes alike. ``trimmed`` and ``look_ahead`` are for the world-model 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from paw_gym.internals.tool_calls import in_tags
@@ -121,7 +121,7 @@ def _as_usual(
 
 
 def look_ahead(
-    row: TokenRow, later: Sequence[TokenRow], ask: Sequence[int], weights: Mapping[int, float]
+    row: TokenRow, later: Sequence[TokenRow], ask: Sequence[int], weights: Sequence[float]
 ) -> TokenRow:
     """A transition's row, continued by the responses and observations that really followed.
 
@@ -131,17 +131,16 @@ def look_ahead(
         row: with world-model weights; not changed.
         later: the rows of the transitions that followed, one each.
         ask: ids between an observation and the response that follows it.
-        weights: by turn, the weight of each token of its observation.
+        weights: of each token of the observations of ``later``.
     """
     assert row.wm_weight is not None
     longer = row.cut(len(row.ids))
-    for other in later:
+    for other, weight in zip(later, weights, strict=False):
         used = [place for place, turn in enumerate(other.turn) if turn >= 0]
         if not used:
             break
         start, end = used[0], used[-1] + 1
         longer.append([*ask, *other.ids[start:end]])
-        weight = weights[other.turn[start]]
         seen = [weight if role == OBSERVATION else 0.0 for role in other.role[start:end]]
         longer.wm_weight[start - end :] = seen  # type: ignore[index]
     return longer
@@ -157,10 +156,11 @@ def trimmed(row: TokenRow, keep_observations: bool = False) -> TokenRow:
         keep_observations: their likelihood is measured: they are in use.
     """
     weights = row.wm_weight or [0.0] * len(row.ids)
-    role = [
-        own if own != OBSERVATION or weight or keep_observations else CONTEXT
-        for own, weight in zip(row.role, weights, strict=True)
-    ]
+    role = list(row.role)
+    for places in () if keep_observations else row.places(OBSERVATION).values():
+        for place in places:
+            if not weights[place]:
+                role[place] = CONTEXT
     used = (t for t in reversed(range(len(role))) if role[t] != CONTEXT or weights[t])
     return replace(row, role=role).cut(next(used, len(role) - 1) + 1)
 

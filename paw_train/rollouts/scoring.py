@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -50,26 +51,26 @@ def collate(rows: Sequence[TokenRow], pad_id: int) -> Batch:
     lengths = torch.tensor([len(row.ids) for row in rows])
     shape = len(rows), int(lengths.max())
 
-    def padded(name: str, fill: float, dtype: torch.dtype) -> Tensor | None:
+    def padded(name: str, fill: int = 0, dtype: type = np.float32) -> Tensor | None:
         if getattr(rows[0], name) is None:
             return None
-        result = torch.full(shape, fill, dtype=dtype)
+        result = np.full(shape, fill, dtype)  # reads lists several times as fast as torch
         for b, row in enumerate(rows):
-            result[b, : len(row.ids)] = torch.tensor(getattr(row, name), dtype=dtype)
-        return result
+            result[b, : len(row.ids)] = getattr(row, name)
+        return torch.from_numpy(result)
 
-    role = padded("role", 0, torch.long)
+    role = padded("role", 0, np.int64)
     if role is None or role[:, 0].any():
         raise ValueError("the first token of a row has a role, but nothing predicts it.")
     worth = ("advantage", "wm_weight", "value_target", "old_value", "ref_logprob")
     return Batch(
-        padded("ids", pad_id, torch.long),  # type: ignore[arg-type]
+        padded("ids", pad_id, np.int64),  # type: ignore[arg-type]
         (torch.arange(shape[1]) < lengths[:, None]).long(),
         role == ACTION,
         role == OBSERVATION,
-        padded("turn", -1, torch.long),  # type: ignore[arg-type]
-        padded("logprob", 0.0, torch.float32),  # type: ignore[arg-type]
-        *(padded(name, 0.0, torch.float32) for name in worth),
+        padded("turn", -1, np.int64),  # type: ignore[arg-type]
+        padded("logprob"),  # type: ignore[arg-type]
+        *(padded(name) for name in worth),
     )
 
 

@@ -54,9 +54,9 @@ class TokenRow:
     """tokens of a window-mode prompt that were left out to stay within the context limit"""
 
     def __post_init__(self) -> None:
-        missing = len(self.ids) - len(self.role)
-        self.role, self.turn = self.role + [CONTEXT] * missing, self.turn + [-1] * missing
-        self.logprob = self.logprob + [0.0] * missing
+        if not self.role:
+            count = len(self.ids)
+            self.role, self.turn, self.logprob = [CONTEXT] * count, [-1] * count, [0.0] * count
 
     def columns(self) -> dict[str, list[float]]:
         """The lists that the row has, by name."""
@@ -87,9 +87,10 @@ class TokenRow:
     def places(self, role: int) -> dict[int, list[int]]:
         """Places of the tokens with a role, by turn, in order."""
         found: dict[int, list[int]] = {}
-        for place, (own, turn) in enumerate(zip(self.role, self.turn, strict=True)):
-            if own == role:
-                found.setdefault(turn, []).append(place)
+        start = self.role.index(role) if role in self.role else len(self.role)
+        for place in range(start, len(self.role)):
+            if self.role[place] == role:
+                found.setdefault(self.turn[place], []).append(place)
         return found
 
 

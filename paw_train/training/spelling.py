@@ -52,15 +52,19 @@ def _respelled(
 ) -> TokenRow:
     chosen = _copied(row, words) if rng.random() < _SHARE else []
     made_up = {name: _made_up(name, rng) for name in chosen if rng.random() < _SHARE}
-    respelled = TokenRow()
+    tokens: list[int] = []
+    roles: list[int] = []
+    turns: list[int] = []
     for token, role, turn in zip(row.ids, row.role, row.turn, strict=True):
         space, name, number = words.get(token, ("", "", ""))
+        spelled = [token]
         if name in made_up:
             written = f"{space}{made_up[name]}{number}".replace(" ", "\u0120")
-            respelled.append([ids[character] for character in written], role, turn)
-        else:
-            respelled.append([token], role, turn)
-    return respelled
+            spelled = [ids[character] for character in written]
+        tokens += spelled
+        roles += [role] * len(spelled)
+        turns += [turn] * len(spelled)
+    return TokenRow(tokens, roles, turns, [0.0] * len(tokens))
 
 
 def _copied(row: TokenRow, words: dict[int, tuple[str, ...]]) -> list[str]:
