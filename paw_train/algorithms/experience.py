@@ -61,12 +61,12 @@ class Pool:
 
     def at_actions(self, values: Sequence[Sequence[float] | Tensor]) -> Tensor:
         """[A] of values of the rows' tokens: of each row [T], or up to its last action."""
-        whole = torch.zeros(len(self.rows), max(len(row.ids) for row in self.rows))
-        inside = torch.zeros(whole.shape, dtype=torch.bool)
-        for i, (row, own) in enumerate(zip(self.rows, values, strict=True)):
-            whole[i, : len(own)] = torch.from_numpy(np.asarray(own, np.float32))
-            inside[i, : len(row.ids)] = True
-        return whole[inside][self.token_role == ACTION]
+        whole = np.zeros(len(self.token_role), np.float32)
+        start = 0
+        for row, own in zip(self.rows, values, strict=True):
+            whole[start : start + len(own)] = own
+            start += len(row.ids)
+        return torch.from_numpy(whole)[self.token_role == ACTION]
 
     def by_row(self, values: Tensor, role: int = ACTION) -> Iterator[list[float]]:
         """Of each row [T], values of the tokens with a role, in order; 0 elsewhere."""
@@ -339,16 +339,13 @@ def _with_weights(
     turns = pool.token_turn[pool.token_role == OBSERVATION]
     columns = pool.by_row(own[turns], OBSERVATION)
     found = [replace(row, wm_weight=column) for row, column in zip(rows, columns, strict=True)]
-    if horizon == 1:
-        return found
-    last = torch.zeros(len(rows), dtype=torch.long).index_reduce_(
-        0, row_of, torch.arange(len(own)), "amax"
-    )
-    for number, turn in enumerate(last.tolist()):
-        following = range(number + 1, min(number + horizon, len(rows)))
-        same = [i for i in following if pool.episode[last[i]] == pool.episode[turn]]
-        later = [rows[i] for i in same]
-        found[number] = look_ahead(found[number], later, ask, factors[turn, 1:].tolist())
+    for number, row in enumerate(rows if horizon > 1 else ()):
+        # a row without a transition reads the last one's, which has nothing ahead
+        weights = factors[max(row.turn), 1:].tolist()
+        while weights and not weights[-1]:
+            weights.pop()
+        following = rows[number + 1 : number + 1 + len(weights)]
+        found[number] = look_ahead(found[number], following, ask, weights)
     return found
 
 

@@ -135,7 +135,7 @@ def look_ahead(
     """
     assert row.wm_weight is not None
     longer = row.cut(len(row.ids))
-    for other, weight in zip(later, weights, strict=False):
+    for other, weight in zip(later, weights, strict=True):
         used = [place for place, turn in enumerate(other.turn) if turn >= 0]
         if not used:
             break
