@@ -51,7 +51,7 @@ def value_loss(
         (sum of the loss, sum of the squared errors, without a gradient) over the batch's values.
     """
     assert batch.value_target is not None and batch.old_value is not None
-    places = value_places(batch, level)
+    places = value_places(batch, level).nonzero(as_tuple=True)
     given = values[places], batch.value_target[places], batch.old_value[places]
     value, target, before = (x.to(values) for x in given)
     squares = (value - target) ** 2

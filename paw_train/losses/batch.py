@@ -22,6 +22,8 @@ class Batch:
     """[B, T] bool: of a next observation whose likelihood is measured"""
     turn: Tensor
     """[B, T] number of the transition that a token belongs to, -1 for none"""
+    share: Tensor
+    """[B, T] 1 / number of the tokens that have a token's role in its transition"""
     logprob: Tensor
     """[B, T] log-probabilities of actions under the policy that the update started from (or that sampled), in
     nats; 0 elsewhere"""
@@ -61,12 +63,6 @@ class Batch:
         return replace(self, **changed)
 
 
-def sum_of_means(values: Tensor, mask: Tensor, turn: Tensor) -> Tensor:
-    """The sum over transitions of the mean of [B, T] values over each one's tokens in the mask."""
-    _, where = turn[mask].unique(return_inverse=True)
-    return (values[mask] / torch.bincount(where)[where]).sum()
-
-
 @dataclass(frozen=True)
 class MiniBatchTotals:
     """The divisors of a mini-batch's sums; the same for each of its micro-batches."""
@@ -91,10 +87,10 @@ class MiniBatchTotals:
             if batch.wm_weight is not None:
                 supervised = batch.observation & (batch.wm_weight != 0)
             found = (
-                len(batch.turn[batch.action].unique()),
+                round(float(batch.share[batch.action].sum())),  # those of a transition sum to 1
                 int(batch.action.sum()),
                 int(batch.observation.sum()),
-                len(batch.turn[supervised].unique()),
+                round(float(batch.share[supervised].sum())),
                 int(supervised.sum()),
             )
             totals = [a + b for a, b in zip(totals, found, strict=True)]

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from paw_train.losses.batch import Batch, MiniBatchTotals, sum_of_means
+from paw_train.losses.batch import Batch, MiniBatchTotals
 from paw_train.losses.tensor_inputs import FloatArray, as_float, as_mask
 from paw_train.losses.world_model import predicted_well, token_losses
 from paw_train.metrics import merge_rule
@@ -156,7 +156,7 @@ def aggregate(
 ) -> Tensor:
     """A micro-batch's share of the mini-batch's mean of [B, T] values of its action tokens; a scalar."""
     if settings.aggregation == "sequence-mean":
-        return sum_of_means(values, batch.action, batch.turn) / max(totals.sequences, 1)
+        return (values * batch.share * batch.action).sum() / max(totals.sequences, 1)
     total = (values * batch.action).sum()
     if settings.aggregation == "token-mean":
         return total / max(totals.action_tokens, 1)
@@ -277,15 +277,15 @@ def _world_model_term(
             "without."
         )
     # Tokens without weight are left out, not multiplied by 0: an infinite loss times 0 is NaN.
-    chosen = batch.wm_weight != 0
+    chosen = (batch.wm_weight != 0).nonzero(as_tuple=True)
     weights, losses = batch.wm_weight[chosen], token_losses(logp[chosen], settings)
     # the weights sum over the update; times M, the mini-batches average to Eq. 11 whatever their sizes
     term = totals.minibatches * settings.coef * (weights * losses).sum()
-    measured = torch.zeros_like(logp).masked_scatter(chosen, losses.detach().to(logp.dtype))
-    supervised = chosen & batch.observation
+    shares = (batch.share * batch.observation)[chosen]
+    supervised = batch.observation & (batch.wm_weight != 0)
     clipped = predicted_well(logp, supervised, settings.rho).to(logp.dtype).sum()
     return term, {
         "wm_term": term.detach(),
-        "wm_loss": sum_of_means(measured, supervised, batch.turn) / max(totals.supervised, 1),
+        "wm_loss": (losses.detach() * shares).sum() / max(totals.supervised, 1),
         "clipped_share": clipped / max(totals.supervised_tokens, 1),
     }

@@ -54,21 +54,27 @@ def collate(rows: Sequence[TokenRow], pad_id: int) -> Batch:
     def padded(name: str, fill: int = 0, dtype: type = np.float32) -> Tensor | None:
         if getattr(rows[0], name) is None:
             return None
-        result = np.full(shape, fill, dtype)  # reads lists several times as fast as torch
+        result: np.ndarray = np.full(
+            shape, fill, dtype
+        )  # reads lists several times as fast as torch
         for b, row in enumerate(rows):
             result[b, : len(row.ids)] = getattr(row, name)
         return torch.from_numpy(result)
 
-    role = padded("role", 0, np.int64)
-    if role is None or role[:, 0].any():
+    role, turn = padded("role", 0, np.int64), padded("turn", -1, np.int64)
+    assert role is not None and turn is not None
+    if role[:, 0].any():
         raise ValueError("the first token of a row has a role, but nothing predicts it.")
+    part = (torch.arange(len(rows))[:, None] * (turn.max() + 2) + turn + 1) * 3 + role
+    _, where, counts = part.unique(return_inverse=True, return_counts=True)
     worth = ("advantage", "wm_weight", "value_target", "old_value", "ref_logprob")
     return Batch(
         padded("ids", pad_id, np.int64),  # type: ignore[arg-type]
         (torch.arange(shape[1]) < lengths[:, None]).long(),
         role == ACTION,
         role == OBSERVATION,
-        padded("turn", -1, np.int64),  # type: ignore[arg-type]
+        turn,
+        1 / counts[where],
         padded("logprob"),  # type: ignore[arg-type]
         *(padded(name) for name in worth),
     )

@@ -471,6 +471,8 @@ def test_collate_pads_on_the_right_and_scores_what_has_a_role_or_a_weight() -> N
     assert batch.turn.tolist() == [[-1, 0, 0, -1, -1, -1], [-1, -1, 0, 0, -1, -1]]
     assert batch.scored[0].tolist() == [False, True, True, False, False, False]
     assert batch.scored[1].tolist() == [False, False, True, True, False, True]
+    assert batch.share[0, 1:3].tolist() == [0.5, 0.5]
+    assert batch.share[1, 2:4].tolist() == [1.0, 1.0]
     assert batch.logprob[0].tolist() == [0.0, -1.0, -1.0, 0.0, 0.0, 0.0]
     assert batch.advantage is None
 

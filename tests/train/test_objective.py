@@ -57,6 +57,8 @@ def batch_of(
         action=mask,
         observation=seen,
         turn=torch.arange(len(mask))[:, None].expand(mask.shape),
+        share=mask / mask.sum(1, keepdim=True).clamp(min=1)
+        + seen / seen.sum(1, keepdim=True).clamp(min=1),
         logprob=old,
         advantage=torch.where(mask, advantages[:, None], 0.0),
         wm_weight=by_token,
@@ -405,7 +407,7 @@ class TestVariants:
 
     def test_two_transitions_in_a_row_are_two_in_a_mean_over_sequences(self):
         batch = batch_of(torch.tensor([[0, 1, 1, 1]]))
-        batch.turn = torch.tensor([[-1, 0, 0, 1]])
+        batch.share = torch.tensor([[0.0, 0.5, 0.5, 1.0]])
         batch.advantage = torch.tensor([[0.0, 1.0, 1.0, -4.0]])
         totals = MiniBatchTotals.count(1, [batch])
         objective = ObjectiveSettings(kl_coef=0.0, aggregation="sequence-mean")
