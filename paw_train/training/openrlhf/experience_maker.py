@@ -141,7 +141,7 @@ class PaWExperienceMaker(RemoteExperienceMaker):
             found: list[Tensor] = [torch.zeros(0)] * len(rows)
             for part, result in zip(ordered, scored, strict=True):
                 for i, values in zip(part, getattr(result, name), strict=False):
-                    found[i] = _aligned(values).cpu()
+                    found[i] = _aligned(values)[: len(short[i].ids)].cpu()  # without padding
             return found
 
         has_critic = advantage_estimator(self.run.algorithm.name).needs_critic
