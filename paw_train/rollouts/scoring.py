@@ -92,7 +92,7 @@ def by_row(
     token_budget: int,
     read: Callable[[Batch], Tensor],
 ) -> list[Tensor]:
-    """What a forward pass gives for the tokens of each row.
+    """Values of the tokens of each row, from forward passes over all rows.
 
     Args:
         reader: gives the device.
