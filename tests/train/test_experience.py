@@ -353,7 +353,6 @@ def test_trimmed_rows_end_with_the_last_token_in_use() -> None:
     assert first.ids == list(range(12)) and first.wm_weight == weights[:12]
     assert parts(first, OBSERVATION) == [[5, 6, 7]]
     assert parts(row, OBSERVATION) == [[5, 6, 7], [14, 15, 16, 17]]  # the pool's own rows stay
-    assert trimmed(replace(row, wm_weight=None)).places(OBSERVATION) == {}
 
 
 @pytest.mark.parametrize("conversation", [False, True])
@@ -514,28 +513,16 @@ def test_the_critic_learns_returns_without_touching_the_policy(made_up: Any, lev
     assert all(torch.equal(p, q) for p, q in zip(policy.model.parameters(), before, strict=True))
 
 
-def _whole(values: Sequence[Any], pool: Any) -> list[Any]:
-    """Values of each row, filled up with 0 to its length."""
-    return [
-        torch.nn.functional.pad(own, (0, len(row.ids) - len(own)))
-        for own, row in zip(values, pool.rows, strict=True)
-    ]
-
-
 def test_critic_gradient_does_not_depend_on_the_cut(made_up: Any) -> None:
     def gradient(budget: int) -> Any:
-        critic = Critic(_policy(), CriticSettings(value_clip=0.5), "token", budget)
+        settings = CriticSettings(value_clip=0.5, max_grad_norm=1e9, lr=0.0)
+        critic = Critic(_policy(), settings, "token", budget)
         torch.nn.init.constant_(critic.head.weight, 0.1)
         critic.head.double()
         pool = collect(made_up(False))
-        critic.settings = CriticSettings(value_clip=0.5, max_grad_norm=1e9, lr=0.0)
-        targets = [float(max(turn, 0)) for row in pool.rows for turn in row.turn]
-        places = iter(targets)
-        rows = [
-            replace(row, value_target=[next(places) for _ in row.ids], old_value=old.tolist())
-            for row, old in zip(pool.rows, _whole(critic.values(pool.rows), pool), strict=True)
-        ]
-        critic.step(rows)
+        signals = Signals(values=pool.at_actions(critic.values(pool.rows)))
+        algorithm = AlgorithmSettings(name="ppo", level="token")
+        critic.step(prepare(pool, algorithm, PLAIN, OFF, 10.0, signals).rows)
         return torch.cat([p.grad.flatten() for p in critic.parameters])
 
     assert torch.allclose(gradient(1), gradient(10**6), rtol=1e-7, atol=1e-10)

@@ -20,7 +20,7 @@ from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # no
 from paw_train.rollouts.chat import ChatFormat  # noqa: E402
 from paw_train.rollouts.rollout import Trajectory, rollout  # noqa: E402
 from paw_train.rollouts.scoring import collate  # noqa: E402
-from paw_train.rollouts.tokens import OBSERVATION, micro_batches  # noqa: E402
+from paw_train.rollouts.tokens import micro_batches  # noqa: E402
 from paw_train.settings.model import ScratchModelSettings  # noqa: E402
 from paw_train.settings.rollout import RolloutSettings  # noqa: E402
 from paw_train.training.records import outcome_metrics  # noqa: E402
@@ -78,19 +78,6 @@ def test_roles_mark_the_response_and_the_next_observation(mode: str) -> None:
             assert policy.chat.decode([row.ids[i] for i in action]) == t.response
             assert policy.tokenizer.decode([row.ids[i] for i in seen]) == t.next_observation
             assert all(row.logprob[i] < 0 for i in action)
-        for row in trajectory.rows:
-            assert not any(p for p, role in zip(row.logprob, row.role, strict=True) if role != 1)
-
-
-def test_appended_observations_leave_action_logprobs_alone() -> None:
-    policy = _policy()
-    rows = [row for t in _rollout(policy, "window") for row in t.rows]
-    full = collate(rows, policy.pad_id)
-    bare = collate([row.cut(row.role.index(OBSERVATION)) for row in rows], policy.pad_id)
-    with torch.no_grad():
-        a = policy.logprobs(full)[full.action]
-        b = policy.logprobs(bare)[bare.action]
-    assert torch.allclose(a, b, atol=1e-5)
 
 
 def test_same_seed_same_rollout_and_another_seed_another() -> None:
