@@ -3,8 +3,7 @@
 Which transitions of an update are supervised (Eq. 4), with which loss (Eq. 7-8), how strongly each group
 (Eq. 10), and how strongly each transition (Eq. 11). Pure functions; nothing here calls a model.
 
-Token tensors are `[B, T]`, a line a transition; position `t` holds the log-probability of token `t` given all
-before it. Values outside the mask are never read, NaN and infinities included.
+Token tensors are `[B, T]`; position `t` is about token `t`. Nothing outside a mask is read, be it NaN.
 """
 
 import math
