@@ -7,12 +7,13 @@ become rows of one query: the same numbers, the cache read once.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-NAME = "paw_grouped_sdpa"
+NAME, REPEATED = "paw_grouped_sdpa", "paw_repeated_sdpa"
 _LONGEST_QUERY = 256
 """query tokens up to which folding pays; a training pass has more, and no cache"""
 _FEW_QUERIES = 192
@@ -50,8 +51,6 @@ def grouped_attention(
     groups = heads // key.shape[1]
     rows = groups * length
     products = mask is not None and rows <= _FEW_QUERIES and _is_read_slowly(key, mask)
-    if mask is None and groups > 1 and _lacks_groups(key):
-        return _repeated(query, key, value, groups, kwargs.get("scaling")), None
     if mask is None or length > _LONGEST_QUERY or (groups == 1 and not products):
         output: Tensor = sdpa_attention_forward(module, query, key, value, mask, **kwargs)[0]
         return output, None
@@ -65,30 +64,37 @@ def grouped_attention(
     return result.reshape(batch, heads, length, value.shape[-1]).transpose(1, 2), None
 
 
-def _fused(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
-    result: Tensor = torch.nn.functional.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask.expand(-1, -1, query.shape[2], -1), scale=scale
-    )
-    return result
+def repeated_attention(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """As ``grouped_attention``, for float32 on CUDA, whose fused kernels take no groups.
 
-
-def _lacks_groups(key: Tensor) -> bool:
-    """True if the fused kernel for such keys takes no groups, so that the stock path would do without it."""
-    return key.device.type == "cuda" and key.dtype == torch.float32
-
-
-def _repeated(
-    query: Tensor, key: Tensor, value: Tensor, groups: int, scale: float | None
-) -> Tensor:
-    """[B, t, H, D] plain causal attention with a copy of the keys and values for each query head."""
+    Plain causal attention would be computed without them, and hold all scores at once. Here each query head
+    gets a copy of its keys and values; a mask is what ``grouped_attention`` folds for.
+    """
+    groups = query.shape[1] // key.shape[1]
+    if mask is not None or groups == 1:
+        return grouped_attention(module, query, key, value, mask, **kwargs)
     result: Tensor = torch.nn.functional.scaled_dot_product_attention(
         query,
         key.repeat_interleave(groups, 1),
         value.repeat_interleave(groups, 1),
         is_causal=query.shape[2] > 1,
-        scale=scale,
+        scale=kwargs.get("scaling"),
     )
-    return result.transpose(1, 2)
+    return result.transpose(1, 2), None
+
+
+def _fused(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
+    result: Tensor = torch.nn.functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask.expand(-1, -1, query.shape[2], -1), scale=scale
+    )
+    return result
 
 
 def _is_read_slowly(key: Tensor, mask: Tensor) -> bool:
@@ -130,12 +136,24 @@ def _whole(part: Tensor) -> Tensor:
 
 
 def use_grouped_attention(model: Any) -> None:
-    """Switches a model from the stock ``sdpa`` attention to this one; other kinds stay."""
+    """Switches a model from the stock ``sdpa`` attention to this one; other kinds stay.
+
+    Call it where the model stays: the form is chosen by its device.
+    """
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-    if getattr(model.config, "_attn_implementation", None) != "sdpa":
+    if getattr(model.config, "_attn_implementation", None) not in ("sdpa", *FORMS):
         return
-    AttentionInterface.register(NAME, grouped_attention)
-    AttentionMaskInterface.register(NAME, sdpa_mask)
-    model.set_attn_implementation(NAME)
+    weight = next(model.parameters())
+    repeats = weight.device.type == "cuda" and weight.dtype == torch.float32
+    name = REPEATED if repeats else NAME
+    AttentionInterface.register(name, FORMS[name])
+    AttentionMaskInterface.register(name, sdpa_mask)
+    model.set_attn_implementation(name)
+
+
+FORMS: dict[str, Callable[..., tuple[Tensor, None]]] = {
+    NAME: grouped_attention,
+    REPEATED: repeated_attention,
+}
