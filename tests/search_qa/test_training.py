@@ -108,7 +108,9 @@ SAID = r"<agent>(.*?(?:<end>|$))"
 @pytest.mark.parametrize("mode", ["window", "conversation"])
 def test_retrieved_tokens_carry_no_policy_loss(policy: LocalPolicy, method: str, mode: str) -> None:
     """Search-R1's retrieved-token masking, found again in the text of a real batch."""
-    settings = load_settings(f"search_qa_qwen2.5-3b_{method}", [f"env.mode={mode}"])
+    settings = load_settings(
+        f"search_qa_qwen2.5-3b_{method}", [f"env.mode={mode}", "objective.entropy_coef=0"]
+    )
     searched = 0
     for tokens, policy_gradient, _ in _gradients(policy, settings):
         carrying = set(policy_gradient.nonzero().flatten().tolist())
@@ -123,8 +125,9 @@ def test_the_world_models_loss_on_information_is_a_switch_of_its_own(policy: Loc
     def settings(*overrides: str) -> Settings:
         return load_settings(
             "search_qa_qwen2.5-3b_search-r1",
-            ["algorithm.name=grpo", "rollout.group_size=2", "algorithm.level=turn", *overrides],
-        )
+            ["algorithm.name=grpo", "rollout.group_size=2", "algorithm.level=turn",
+             "objective.entropy_coef=0", *overrides],
+        )  # fmt: skip
 
     off = _gradients(policy, settings("world_model.enabled=false"))
     on = _gradients(policy, settings("world_model.enabled=true", "world_model.alpha=1.0"))

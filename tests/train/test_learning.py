@@ -72,7 +72,7 @@ def test_reward_rises_and_the_world_becomes_predictable(mode: str, minibatches: 
         played = rollout(policy, pool, settings, torch.Generator().manual_seed(update))
         rewards.append(np.mean([t.episode.total_reward for t in played]))
         experience = prepare(collect(played), AlgorithmSettings(), objective, world_model, 1.0)
-        nlls.append(updater.step(experience, update, update)["obs_nll"])
+        nlls.append(updater.step(experience.rows, update, update)["obs_nll"])
     assert np.mean(rewards[:5]) < 0.3
     assert np.mean(rewards[-5:]) > 0.8
     assert np.mean(nlls[-5:]) < 0.5 * np.mean(nlls[:5])
