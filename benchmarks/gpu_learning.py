@@ -9,6 +9,7 @@ what it has become is measured.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import os
@@ -116,7 +117,8 @@ def _together(task: Task, names: Sequence[str], seconds: float) -> None:
     processes = [_started(task, name, seconds) for name in names]
     try:
         for process in processes:
-            _wait(process, ends)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, ends - time.monotonic()))
     finally:
         for process in processes:
             process.kill()
@@ -129,13 +131,6 @@ def _started(task: Task, name: str, seconds: float) -> subprocess.Popen[bytes]:
     command += [str(task.starts)] if task.starts else []
     with folder.with_name(f"{folder.name}.log").open("ab") as log:
         return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT)
-
-
-def _wait(process: subprocess.Popen[bytes], ends: float) -> None:
-    try:
-        process.wait(max(0.0, ends - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        process.kill()
 
 
 def _read(folder: Path) -> dict[str, Any]:

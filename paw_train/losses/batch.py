@@ -44,6 +44,13 @@ class Batch:
         used = self.action | self.observation
         return used if self.wm_weight is None else used | (self.wm_weight != 0)
 
+    @property
+    def supervised(self) -> Tensor:
+        """[B, T] bool: observation tokens with a world-model weight other than 0."""
+        if self.wm_weight is None:
+            return torch.zeros_like(self.observation)
+        return self.observation & (self.wm_weight != 0)
+
     def actions_only(self) -> Self:
         """The batch up to its last action, with nothing but actions to score."""
         last = self.action.any(0).nonzero()
@@ -83,9 +90,7 @@ class MiniBatchTotals:
         """From all batches that a mini-batch is split into; each transition is in one of them."""
         totals = [0] * 5
         for batch in batches:
-            supervised = torch.zeros_like(batch.observation)
-            if batch.wm_weight is not None:
-                supervised = batch.observation & (batch.wm_weight != 0)
+            supervised = batch.supervised
             found = (
                 round(float(batch.share[batch.action].sum())),  # those of a transition sum to 1
                 int(batch.action.sum()),

@@ -282,8 +282,7 @@ def _world_model_term(
     # the weights sum over the update; times M, the mini-batches average to Eq. 11 whatever their sizes
     term = totals.minibatches * settings.coef * (weights * losses).sum()
     shares = (batch.share * batch.observation)[chosen]
-    supervised = batch.observation & (batch.wm_weight != 0)
-    clipped = predicted_well(logp, supervised, settings.rho).to(logp.dtype).sum()
+    clipped = predicted_well(logp, batch.supervised, settings.rho).to(logp.dtype).sum()
     return term, {
         "wm_term": term.detach(),
         "wm_loss": (losses.detach() * shares).sum() / max(totals.supervised, 1),

@@ -76,17 +76,14 @@ def local_phases(settings: Settings, shape: ModelShape, available: float) -> lis
         shape: of its model.
         available: GiB of the GPU.
     """
-    r, states, sampling = (
-        settings.rollout,
-        _local_states(settings, shape),
-        _sampling(settings, shape),
-    )
-    beside: dict[str, float] = {}
-    if sampling.get("cache", 0.0) <= KEPT_CACHE_SHARE * available:
-        beside = {"cache": sampling["cache"]} if sampling else {}
-    if r.engine == "vllm":
+    states = _local_states(settings, shape)
+    if settings.rollout.engine == "vllm":
         sampling = {"vLLM": local_vllm_share(settings, shape, available) * available}
-        beside = {} if r.vllm.sleep else sampling
+        beside = {} if settings.rollout.vllm.sleep else sampling
+    else:
+        sampling = _sampling(settings, shape)
+        kept = sampling["cache"] <= KEPT_CACHE_SHARE * available
+        beside = {"cache": sampling["cache"]} if kept else {}
     learning = [
         Phase(phase.name, 1, {**phase.parts, **beside}) for phase in _learning(settings, shape)
     ]
@@ -142,9 +139,8 @@ def _local_states(settings: Settings, shape: ModelShape) -> dict[str, float]:
 
 
 def _sampling(settings: Settings, shape: ModelShape) -> dict[str, float]:
+    """The contents of a rollout by the local engine, the states left out."""
     r = settings.rollout
-    if r.engine == "vllm":
-        return {}
     tokens = r.groups * r.group_size * r.max_context_tokens
     cache = CACHE_SLACK * tokens * shape.cache_values * _width(settings)
     prefill = scoring_bytes(shape, Micro(r.prefill_tokens, scored=1)) * _width(settings) / 2

@@ -107,7 +107,6 @@ class BatchDecoder:
         self.model, self.cache, self.count = model, cache, rows
         self.device = next(model.parameters()).device
         self.prefill_tokens = prefill_tokens
-        self.fixed = fixed
         self._window = window_of(model.config)
         self._positions = getattr(model.config, "max_position_embeddings", None)
         self._eager = getattr(model.config, "_attn_implementation", None) == "eager"
@@ -117,6 +116,11 @@ class BatchDecoder:
         """of each row, where in the cache it lies"""
         self._row = list(range(rows))
         """the row at each place"""
+
+    @property
+    def fixed(self) -> bool:
+        """True in the form for a GPU."""
+        return self._buffers is not None
 
     @torch.no_grad()
     def feed(self, chunks: Mapping[int, Sequence[int]]) -> Tensor:
@@ -198,13 +202,12 @@ class BatchDecoder:
         return LoopedSteps(self, loop)
 
     @torch.no_grad()
-    def advance(
-        self, loop: TokenLoop, rows: Sequence[int], steps: int
-    ) -> dict[int, list[tuple[int, float]]]:
+    def advance(self, loop: TokenLoop, rows: Sequence[int]) -> dict[int, list[tuple[int, float]]]:
         """Samples for some rows by a loop; see ``LoopedSteps.advance``."""
+        steps = loop.steps
         places = [self._place[row] for row in rows]
         end = max(self._lengths[row] for row in rows) + steps
-        ids, logprobs = loop.advance(self._one_token, places, end, steps)
+        ids, logprobs = loop.advance(self._one_token, places, end)
         for row in rows:
             self._lengths[row] += steps
         return {
@@ -393,14 +396,10 @@ class LoopedSteps:
 
     def __init__(self, decoder: BatchDecoder, loop: TokenLoop) -> None:
         self._decoder, self._loop = decoder, loop
-        self._left = loop.sampling.max_tokens - 1
-        """passes that may follow: the last token is not fed"""
 
     def advance(self, rows: Sequence[int]) -> dict[int, list[tuple[int, float]]]:
         """The next tokens of the rows that go on, and their log-probabilities; some may be beyond an end."""
-        steps = min(EVERY, self._left)
-        self._left -= steps
-        return self._decoder.advance(self._loop, rows, steps)
+        return self._decoder.advance(self._loop, rows)
 
 
 class _FixedBuffers:

@@ -84,16 +84,20 @@ class TokenLoop:
         self._step.fill_(1)
         self._done = 1
 
+    @property
+    def steps(self) -> int:
+        """Number of passes until the host looks; the last token of a response is not fed."""
+        return min(EVERY, self.sampling.max_tokens - self._done)
+
     def advance(
-        self, forward: Forward, places: Sequence[int], end: int, steps: int
+        self, forward: Forward, places: Sequence[int], end: int
     ) -> tuple[list[list[float]], list[list[float]]]:
         """Goes on, and returns what the host has not seen yet.
 
         Args:
             forward: a pass over one token a row.
             places: of the rows that go on.
-            end: columns that the last of these steps reads, at most.
-            steps: number of passes.
+            end: columns that the last of the ``steps`` reads, at most.
 
         Returns:
             For every row, ids and log-probabilities of ``steps`` tokens, with the first one more.
@@ -102,6 +106,7 @@ class TokenLoop:
         active[list(places)] = 1
         self._active.copy_(active)
         end = -(-end // BUCKET) * BUCKET
+        steps = self.steps
         for _ in range(steps):
             self._replay(forward, end)
         start = self._done if self._done > 1 else 0
