@@ -22,9 +22,9 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDER = Path("requirements")
 CPU_EXTRAS = [
     *["train", "eval", "server", "retrieval", "dense", "webshop", "lucene", "babyai"],
-    *["export", "sft", "tau2", "jvm", "skyrl", "textarena", "test", "dev", "docs"],
+    *["export", "sft", "tau2", "jvm", "skyrl", "test", "dev", "docs"],
 ]
-PURE_PYTHON = ["chess", "func-timeout", "pyserini"]
+PURE_PYTHON = ["func-timeout", "pyserini"]
 """packages without a wheel that build without a compiler"""
 COMPILED = ["fast-downward-textworld", "jericho"]
 """packages without a wheel that take a C and a C++ compiler: of the original engines alone"""

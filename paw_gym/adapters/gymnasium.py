@@ -9,14 +9,16 @@ env = FromGymnasium("Taxi-v4", describe, ["south", "north", "east", "west", "pic
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
-from paw_gym.adapters.families import seeded_tasks
-from paw_gym.core import AgentDefaults, Outcome, Task
+from paw_gym.core import AgentDefaults, Outcome, Task, TaskSet
+from paw_gym.generated import sampled_tasks
+from paw_gym.internals.canonical import canonical, is_json
 from paw_gym.internals.tabular import TransitionTable
 from paw_gym.replayed import ReplayedEnv
 
@@ -72,8 +74,8 @@ class FromGymnasium(ReplayedEnv):
         table = getattr(self._inner, "P", None)  # of other environments it may be anything
         self._transitions = TransitionTable(table) if isinstance(table, Mapping) else None
         self._total = 0.0
-        tasks = seeded_tasks(
-            "gymnasium", env, env_kwargs, split, num_tasks,
+        tasks = _seeded_tasks(
+            env, env_kwargs, split, num_tasks,
             lambda task_id, seed: Task(task_id, instruction, env, seed),
         )  # fmt: skip
         super().__init__(tasks, max_steps, render_mode)
@@ -182,3 +184,34 @@ def _first_action(env: str, inner: Any, actions: Sequence[str]) -> int:
             f"{env} has {int(space.n)} actions; expected a different name for each, got {list(actions)}."
         )
     return int(np.asarray(space.start))
+
+
+def _seeded_tasks(
+    env: str,
+    arguments: Mapping[str, Any],
+    split: str,
+    num_tasks: int | None,
+    make: Callable[[str, int], Task],
+) -> TaskSet:
+    """The tasks of a split, one for each seed, whose ids begin with the environment and its arguments.
+
+    Raises:
+        ValueError: an argument is known only by where it lies in memory, so that its tasks would be others in
+            every process.
+    """
+    named = "".join(f",{name}={_shown(env, name, arguments[name])}" for name in sorted(arguments))
+    family = f"gymnasium/{env}{named}"
+    return sampled_tasks(family, split, lambda rng: rng.getrandbits(31), str, make, num_tasks)
+
+
+def _shown(env: str, name: str, value: Any) -> str:
+    """A value as it is if JSON can hold it and an id can show it, else a hash of what it holds."""
+    try:
+        text = canonical(value)
+        if is_json(value) and str(value).isprintable() and ".." not in str(value):
+            return str(value)
+    except TypeError as error:
+        raise ValueError(
+            f"The argument {name} of {env} cannot be part of a task's id: {error}."
+        ) from error
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

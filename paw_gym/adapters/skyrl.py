@@ -1,4 +1,4 @@
-"""Our environments under the interface of skyrl-gym, and skyrl-gym's as ours.
+"""Our environments under the interface of skyrl-gym.
 
     import skyrl_gym
     from paw_gym.adapters.skyrl import register_skyrl
@@ -12,11 +12,9 @@ messages, ``step(response)`` gives the next ones with ``reward``, ``done`` and `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from paw_gym.core import Outcome, Task, TaskSet
-from paw_gym.replayed import ReplayedEnv
 from paw_gym.wrappers import AgentInterface, make_agent_env
 
 try:
@@ -124,56 +122,3 @@ def rows(
         }
         for task_id in task_ids
     ]
-
-
-class FromSkyRL(ReplayedEnv):
-    """A skyrl-gym environment as one of ours. Register it with ``register_text_env``, or make it.
-
-    An action is the model's whole response; the observation is the text of the messages that come
-    back. The reward is the environment's; an episode with a positive total counts as a success.
-    Saving and restoring plays the actions again, so it is exact where the environment is
-    deterministic.
-
-    Args:
-        make: makes the environment of a task.
-        tasks: the tasks; ``Task.data`` is the prompt, a list of chat messages.
-        max_steps: step budget.
-    """
-
-    def __init__(
-        self,
-        make: Callable[[Task], BaseTextEnv],
-        tasks: TaskSet,
-        max_steps: int = 16,
-        render_mode: str | None = None,
-    ) -> None:
-        super().__init__(tasks, max_steps, render_mode)
-        self._make = make
-        self._env: BaseTextEnv | None = None
-
-    def _open(self, task: Task, seed: int) -> Outcome:
-        self.close()
-        self._env, self._total = self._make(task), 0.0
-        messages, _ = self._env.init([dict(message) for message in task.data])
-        return Outcome(_text(messages))
-
-    def _apply(self, action: str) -> Outcome:
-        assert self._env is not None
-        output = self._env.step(action)
-        self._total += float(output["reward"])
-        return Outcome(
-            _text(output["observations"]) or "The episode is over.",
-            reward=float(output["reward"]),
-            terminated=bool(output["done"]),
-            success=bool(output["done"]) and self._total > 0,
-        )
-
-    def close(self) -> None:
-        """Closes the environment."""
-        if self._env is not None:
-            self._env.close()
-            self._env = None
-
-
-def _text(messages: Sequence[dict[str, str]]) -> str:
-    return "\n\n".join(message["content"] for message in messages)

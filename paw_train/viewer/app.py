@@ -161,10 +161,6 @@ def _add_data(app: FastAPI, store: RunStore) -> None:
     def episode(name: Name, key: Key) -> Response:
         return _json(store.episode(name, key))
 
-    @app.get("/api/truth")
-    def truth(name: Name, key: Key) -> Response:
-        return _json(store.truth(name, key))
-
     @app.get("/api/group")
     def group(name: Name, key: Key) -> Response:
         return _json({"episodes": store.group(name, key)})

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import sqlite3
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
-from paw_gym.envs.alfworld.oracle.recorded import is_procedural
 from paw_gym.internals.printable import encodable
-from paw_gym.transition import Episode
 from paw_train.viewer.conversation import conversation, notes
 from paw_train.viewer.folders import (
     EpisodeReader,
@@ -26,7 +23,6 @@ from paw_train.viewer.index import DamagedIndexError, RunIndex
 from paw_train.viewer.measurements import Measurements, differences
 from paw_train.viewer.queries import Filter, Lists, find_episode, group_of, overview
 from paw_train.viewer.summaries import outcome
-from paw_train.viewer.truth import Observers, truth
 
 _LOG = logging.getLogger(__name__)
 _WATCHED = 60.0
@@ -101,7 +97,6 @@ class RunStore:
         self.root, self._cache = root, cache
         self._runs: dict[str, Run] = {}
         self._reader = EpisodeReader()
-        self._observers = Observers()
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
@@ -222,8 +217,21 @@ class RunStore:
             UnknownNameError: there is none.
             ValueError: its file has changed since it was indexed.
         """
-        row, siblings, episode, tokens = self._read(name, key)
-        known = tokens or {}
+        run = self.watched(name)
+        with run.index.connect() as database:
+            row = find_episode(database, key)
+            siblings = group_of(database, key)
+        files = {file.key: file for file in episode_files(run.folder)}
+        if row is None or row["file_key"] not in files:
+            raise UnknownNameError(f"There is no episode {key!r} in this run.")
+        file = files[row["file_key"]]
+        episode = self._reader.read(file.path, Place(row["start"], row["length"]))
+        known: dict[str, Any] = {}
+        if row["tokens_start"] is not None and file.tokens is not None:
+            known = read_line(file.tokens, Place(row["tokens_start"], row["tokens_length"]))
+        recorded = known.get("episode_id", row["episode_id"])
+        if {row["episode_id"], encodable(recorded)} != {encodable(episode.episode_id)}:
+            raise ValueError("another record is where one was.")
         return {
             "key": key,
             "phase": row["phase"],
@@ -243,41 +251,8 @@ class RunStore:
             "notes": notes(episode),
             **{name: known.get(name) for name in ("lambda", "rho", "loss", "temperature")},
             "world_model": known.get("world_model"),
-            # whether it is worth asking what could have been known
-            "procedural": is_procedural(episode),
-            "turns": conversation(episode, tokens),
+            "turns": conversation(episode, known),
         }
-
-    def truth(self, name: str, key: str) -> dict[str, Any]:
-        """True probabilities of an episode's observations (see ``truth``).
-
-        Raises:
-            UnknownNameError: there is no such episode.
-            ValueError: its file has changed since it was indexed.
-        """
-        _, _, episode, tokens = self._read(name, key)
-        return {"key": key, **truth(episode, tokens, self._observers.chances(episode))}
-
-    def _read(
-        self, name: str, key: str
-    ) -> tuple[sqlite3.Row, list[str], Episode, dict[str, Any] | None]:
-        """An episode's row, the keys of its group, the episode, and its recorded tokens."""
-        run = self.watched(name)
-        with run.index.connect() as database:
-            row = find_episode(database, key)
-            siblings = group_of(database, key)
-        files = {file.key: file for file in episode_files(run.folder)}
-        if row is None or row["file_key"] not in files:
-            raise UnknownNameError(f"There is no episode {key!r} in this run.")
-        file = files[row["file_key"]]
-        episode = self._reader.read(file.path, Place(row["start"], row["length"]))
-        tokens = None
-        if row["tokens_start"] is not None and file.tokens is not None:
-            tokens = read_line(file.tokens, Place(row["tokens_start"], row["tokens_length"]))
-        recorded = (tokens or {}).get("episode_id", row["episode_id"])
-        if {row["episode_id"], encodable(recorded)} != {encodable(episode.episode_id)}:
-            raise ValueError("another record is where one was.")
-        return row, siblings, episode, tokens
 
     def group(self, name: str, key: str, most: int = 16) -> list[dict[str, Any]]:
         """The episodes of one's group, itself included; branches follow the episode they branched from.

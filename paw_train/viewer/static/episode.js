@@ -5,7 +5,6 @@ import { h, number, plural, replace, signed, tone } from "./dom.js";
 import { origin } from "./list.js";
 import { current, go } from "./state.js";
 import { TokenTip, clipsOf, legend, tokenText } from "./tokens.js";
-import { askTruth, sums, truthLegend, turnOf } from "./truth.js";
 
 const LONG = 8000; // characters of one text that are shown before "show all"
 export const OUTCOMES = { solved: "solved", failed: "not solved", unfinished: "unfinished", error: "environment failed" };
@@ -20,7 +19,7 @@ export class EpisodeView {
 
   async show(params) {
     const key = params.ep;
-    const look = JSON.stringify([params.wm, params.resp, params.truth]);
+    const look = JSON.stringify([params.wm, params.resp]);
     if (this.data?.key !== key || this.node.dataset.key !== key) {
       this.asking?.abort();
       const control = new AbortController();
@@ -59,7 +58,6 @@ export class EpisodeView {
     const { params } = current();
     const recorded = e.turns.some((turn) => turn.tokens);
     const view = { tokens: recorded && params.wm !== "0", responses: recorded && params.resp === "1", clips: clipsOf(e), rho: e.rho };
-    view.truth = view.tokens && e.procedural && params.truth !== "0";
     const most = Math.max(1e-9, ...e.turns.map((t) => Math.abs(advantage(t) ?? 0)));
     this.node.dataset.key = e.key;
     replace(this.node,
@@ -77,35 +75,14 @@ export class EpisodeView {
           e.group.length > 1 && h("button", { cls: "chip", title: "s", onclick: () => go({ tab: "groups" }) }, "side by side"),
           recorded && h("button", { cls: "chip", "aria-pressed": String(view.tokens), title: "w", onclick: () => go({ params: { wm: view.tokens ? "0" : null } }, { replace: true }) }, "world model"),
           recorded && h("button", { cls: "chip", "aria-pressed": String(view.responses), title: "r", onclick: () => go({ params: { resp: view.responses ? null : "1" } }, { replace: true }) }, "response tokens"),
-          recorded && e.procedural && h("button", { cls: "chip", "aria-pressed": String(view.truth), title: "f: what could have been known", onclick: () => go({ params: { truth: view.truth ? "0" : null } }, { replace: true }) }, "true probabilities"),
           e.turns.some((turn) => turn.calls.length) && h("button", { cls: "chip", title: "m", onclick: () => this.toggle("details.sent") }, "as sent"),
           h("button", { cls: "chip", title: "o", onclick: () => this.toggle("details.prompt") }, "prompts"),
           h("button", { cls: "chip", title: "a", onclick: () => this.toggle("details.admissible") }, "admissible actions")),
         notes(e.notes),
-        view.tokens && legend(e, view.truth)),
+        view.tokens && legend(e)),
       withRequests(e.turns).map(([turn, requests], i) => drawTurn(turn, requests, i, view, most, e)),
       !e.turns.length && h("p", { cls: "muted" }, "No turn was taken."),
       e.error && h("pre", { cls: "error-text" }, e.error));
-    this.tell(view);
-  }
-
-  // What could have been known takes the server a moment: it comes when the episode is there already.
-  async tell(view) {
-    const e = this.data;
-    this.telling?.abort();
-    if (!view.truth) return;
-    truthLegend(this.node.querySelector(".truth"), this.truth?.of === e ? this.truth.found : null);
-    if (this.truth?.of !== e) {
-      this.telling = new AbortController();
-      const found = await askTruth(this.page.name, e.key, this.telling.signal);
-      if (!found || this.data !== e || this.node.dataset.key !== e.key) return;
-      this.truth = { of: e, found };
-      truthLegend(this.node.querySelector(".truth"), found);
-    }
-    for (const turn of e.turns) {
-      const node = this.node.querySelector(`.turn-card[data-step="${Number(turn.step)}"] .observation`);
-      if (node && turn.tokens) replace(node, observation(turn, view, turnOf(this.truth.found, turn.step)));
-    }
   }
 
   mark(turn) {
@@ -196,12 +173,12 @@ function drawTurn(turn, requests, index, view, most, episode) {
     h("div", { cls: "response" }, turn.reasoning && h("div", { cls: "think" }, long(String(turn.reasoning).trim())), view.responses && known?.response?.tokens.length
       ? tokenText(known.response, { clips: false, rho: null }) : response(turn.response),
       turn.problem && h("p", { cls: "problem" }, turn.problem)),
-    h("div", { cls: "observation" }, observation(turn, view, null)));
+    h("div", { cls: "observation" }, observation(turn, view)));
 }
 
-function observation(turn, view, truth) {
+function observation(turn, view) {
   const known = turn.tokens?.observation;
-  return view.tokens && known?.tokens.length ? [tokenText(known, view, truth), sums(truth)] : long(turn.observation);
+  return view.tokens && known?.tokens.length ? tokenText(known, view) : long(turn.observation);
 }
 
 function sent(requests) {

@@ -7,7 +7,6 @@ const HELP = [
     ["Enter", "open: a run, a group's episode, a turn's episode"], ["Space", "choose a run to lay over others"]]],
   ["Episode", [["n  p", "next, previous turn"], ["l  →", "next episode of the group"], ["h  ←", "previous episode of the group"],
     ["s", "the group side by side"], ["w", "world model: token probabilities"], ["r", "probabilities of responses as well"],
-    ["f", "the floor: true probabilities"],
     ["m", "open or close what was sent to the model"], ["o", "open or close all prompts"], ["a", "open or close all admissible actions"]]],
   ["Everywhere", [["/", "search"], ["1 – 4", "curves or result, groups, episodes, turns"], ["0", "all runs"], ["x", "clear all filters"],
     ["t", "light or dark"], ["Esc", "close, or leave the search"], ["?", "this help"]]],

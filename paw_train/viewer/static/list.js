@@ -142,7 +142,7 @@ export class ListPage {
       l: () => this.episode.sibling(1), ArrowRight: () => this.episode.sibling(1),
       h: () => this.episode.sibling(-1), ArrowLeft: () => this.episode.sibling(-1),
       s: () => go({ tab: groups ? "episodes" : "groups" }),
-      w: toggle("wm", "0"), r: toggle("resp", "1"), f: toggle("truth", "0"),
+      w: toggle("wm", "0"), r: toggle("resp", "1"),
       m: () => this.episode.toggle("details.sent"), o: () => this.episode.toggle("details.prompt"), a: () => this.episode.toggle("details.admissible"),
       x: () => go({ params: Object.fromEntries(FILTERS.map((key) => [key, null])) }),
       Escape: () => {

@@ -2,9 +2,8 @@
 // `--p` is exp(logprob), and the style sheet turns 1 - p into the strength of one hue.
 
 import { h, number, visible } from "./dom.js";
-import { markTokens, tipOf } from "./truth.js";
 
-export function tokenText(part, { clips, rho }, truth = null) {
+export function tokenText(part, { clips, rho }) {
   const { tokens, logprobs, clipped } = part;
   const nodes = tokens.map((text, i) => {
     const p = Math.exp(logprobs[i]);
@@ -18,7 +17,6 @@ export function tokenText(part, { clips, rho }, truth = null) {
     if (clips && rho !== null) node.dataset.clip = left ? "1" : "0";
     return node;
   });
-  markTokens(nodes, truth);
   return h("span", { cls: "tokens" }, nodes);
 }
 
@@ -41,8 +39,7 @@ export class TokenTip {
         h("code", null, visible(JSON.stringify(token.textContent))),
         h("b", null, `p = ${number(Math.exp(logprob), 4)}`),
         h("span", null, `−log p = ${number(-logprob, 4)} nats`),
-        clip !== undefined && h("span", { cls: "muted" }, clip === "1" ? "clipped: p > ρ, no pull" : "p ≤ ρ: learned from")),
-      tipOf(token.dataset, token.classList.contains("sampled")) ?? "");
+        clip !== undefined && h("span", { cls: "muted" }, clip === "1" ? "clipped: p > ρ, no pull" : "p ≤ ρ: learned from")));
     this.node.style.left = "0"; // where it was would narrow it
     const box = token.getBoundingClientRect();
     const wide = this.node.offsetWidth;
@@ -53,7 +50,7 @@ export class TokenTip {
   }
 }
 
-export function legend(episode, truth) {
+export function legend(episode) {
   const clips = clipsOf(episode);
   const wm = episode.world_model;
   return h("div", { cls: "legend" },
@@ -62,8 +59,7 @@ export function legend(episode, truth) {
     clips && h("span", null, h("span", { cls: "tok clip", style: { "--p": "1" } }, "clipped"), ` p > ρ = ${number(episode.rho)}, no pull`),
     clips && h("span", null, h("span", { cls: "tok learn", style: { "--p": "1" } }, "learned"), " p ≤ ρ"),
     wm && h("span", null, h("span", { cls: "sel" }, "◆"), " selected by action entropy"),
-    !wm && h("span", null, "this run's world model is off: measured, not learned from"),
-    truth && h("div", { cls: "truth" }));
+    !wm && h("span", null, "this run's world model is off: measured, not learned from"));
 }
 
 export const clipsOf = (episode) => episode.world_model && episode.loss === "cmae" && episode.rho !== null;
