@@ -79,8 +79,7 @@ LANGUAGE = {
 }
 ARMS = LITTLE | LANGUAGE
 SMALL = {
-    f"smoke {name}": Arm("smoke", ("updates=2", "cloning.steps=2", "evaluation.every=2", preset))
-    for name, preset in (("grpo", OFF), ("grpo+paw", PAW))
+    "smoke grpo+paw": Arm("smoke", ("updates=2", "cloning.steps=2", "evaluation.every=2", PAW))
 }
 FIELDS = ("update", "success_rate", "wm_loss", "invalid_rate", "grad_norm", "tokens", "sampled_tokens",
           "seconds_rollout", "seconds_train", "peak_memory_mb", "skipped")  # fmt: skip

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from processes import said
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
@@ -50,15 +48,6 @@ def programs() -> dict[str, str]:
     return found
 
 
-def run(command: list[str], folder: Path) -> str:
-    """Runs a program in an empty folder with this clone's packages, and returns what it printed."""
-    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    answer = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-    assert answer.returncode == 0, answer.stderr
-    return answer.stdout
-
-
 @pytest.mark.parametrize(
     ("title", "code"),
     [pytest.param(t, c, marks=ORIGINAL.get(t, ()), id=t) for t, c in programs().items()],
@@ -68,13 +57,13 @@ def test_python_of_page(title: str, code: str, tmp_path: Path) -> None:
         pytest.importorskip(NEEDS[title])
     script = tmp_path / "page.py"
     script.write_text(code, encoding="utf-8")
-    run([sys.executable, "-W", "error::UserWarning", str(script)], tmp_path)
+    said("-W", "error::UserWarning", script, folder=tmp_path)
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=name)
 def test_example(example: Path, tmp_path: Path) -> None:
     short = ["--smoke"] if "--smoke" in example.read_text(encoding="utf-8") else []
-    assert run([sys.executable, str(example), *short], tmp_path).strip()
+    assert said(example, *short, folder=tmp_path)
     assert not any(tmp_path.iterdir()), "an example leaves nothing behind"
 
 

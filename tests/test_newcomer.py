@@ -34,8 +34,8 @@ EDIT = {
 """lines of the new package and what becomes of them"""
 BUDGET = {
     "eval": "evaluation.tasks=2",
-    "train": "updates=3 threads=1 checkpoint_every=1 cloning.episodes=16 cloning.steps=6 "
-    "rollout.groups=2 rollout.group_size=2 evaluation.tasks=2 evaluation.every=0 "
+    "train": "updates=2 threads=1 checkpoint_every=1 cloning.episodes=16 cloning.steps=6 "
+    "rollout.groups=2 rollout.group_size=2 evaluation.tasks=2 evaluation.selection_tasks=2 "
     "model.scratch.hidden=32 model.scratch.layers=1 model.scratch.heads=2",
 }
 """what comes after the arguments of a line that takes long"""
@@ -79,6 +79,8 @@ def test_from_nothing_to_a_report(tmp_path: Path) -> None:
     assert install.split() == ["pip", "install", "-e", "my-maze"]
     call(*pip, "--disable-pip-version-check", *install.split()[2:])
 
+    assert "4 passed" in call("pytest", "-q", "-p", "no:cacheprovider", "my-maze")
+
     source = tmp_path / "my-maze" / "my_maze" / "env.py"
     text = source.read_text()
     for old, new in EDIT.items():
@@ -88,7 +90,7 @@ def test_from_nothing_to_a_report(tmp_path: Path) -> None:
     assert "reference_solver" in paw("check", "MyMaze", fails=True), "a slip, and it is found"
     source.write_text(text)
     said = shown(check)
-    assert f"paw train embedded env.id={ENV}" in said
+    assert "25 passed." in said and f"paw train embedded env.id={ENV}" in said
     assert "100.0 %" in shown(evaluate)
     page = (tmp_path / "my-maze" / "README.md").read_text()
     assert all(line in page for line in (evaluate, f"paw train embedded env.id={ENV}"))
@@ -97,7 +99,7 @@ def test_from_nothing_to_a_report(tmp_path: Path) -> None:
     assert "another environment: my_maze/MyMaze-v0 uses its own defaults for env.kwargs" in said
     assert "open runs/maze/report.html" in said
     metrics = [json.loads(line) for line in (tmp_path / "runs/maze/metrics.jsonl").open()]
-    assert [m["update"] for m in metrics] == [1, 2, 3]
+    assert [m["update"] for m in metrics] == [1, 2]
     [before, *_] = read_jsonl(tmp_path / "runs/maze/episodes_before.jsonl")
     assert before.instruction.startswith("Find the lamp")
     assert "glow" in before.transitions[0].prompt
@@ -150,7 +152,7 @@ def test_a_module_with_splits_unseen_words_chance_and_a_pretrained_model(tmp_pat
         )
         assert f"paw train embedded env.id=my_envs:me/{env}-v0" in paw(check)
         assert "100.0 %" in paw(expert)
-        said = paw(f"{train} {FEW} cloning.episodes=128 cloning.steps={STEPS[env]}")
+        said = paw(f"{train} {FEW} {CLONING[env]}")
         assert f"open runs/{env.lower()}/report.html" in said
         assert "/test/" in after(env.lower())["panel"], "results are of the last split"
         if env == "Echo":
@@ -167,8 +169,11 @@ def test_a_module_with_splits_unseen_words_chance_and_a_pretrained_model(tmp_pat
     assert (tmp_path / "runs/echo_llm/checkpoints/best/model/adapter_config.json").exists()
 
 
-STEPS = {"Echo": 250, "Windy": 4}
-"""of the warm start: enough to copy a spelled word, or hardly any"""
+CLONING = {
+    "Echo": "cloning.episodes=64 cloning.steps=250 cloning.batch_tokens=1024",
+    "Windy": "cloning.episodes=16 cloning.steps=2 env.kwargs.max_steps=6",
+}
+"""the warm start: enough to copy a spelled word, or hardly any"""
 
 
 def _tiny_model(folder: Path) -> None:

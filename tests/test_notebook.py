@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import python, said
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
@@ -19,19 +19,14 @@ def test_there_is_one() -> None:
     assert NOTEBOOKS
 
 
-def _run(notebook: Path, folder: Path) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(ROOT / "scripts" / "run_notebook.py"), str(notebook)]
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+RUN = ROOT / "scripts" / "run_notebook.py"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.name)
 def test_it_runs(notebook: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch", reason='pip install ".[train]"')
-    answer = _run(notebook, tmp_path)
-    assert answer.returncode == 0, answer.stderr
-    assert "expert  solved 8 of 8 games" in answer.stdout
+    assert "expert  solved 8 of 8 games" in said(RUN, notebook, folder=tmp_path)
     assert not any(tmp_path.iterdir()), "it leaves nothing behind"
 
 
@@ -39,7 +34,7 @@ def test_one_that_fails_says_so(tmp_path: Path) -> None:
     cells: list[dict[str, Any]] = [{"cell_type": "code", "source": ["assert False, 'no'\n"]}]
     broken = tmp_path / "broken.ipynb"
     broken.write_text(json.dumps({"cells": cells}))
-    answer = _run(broken, tmp_path)
+    answer = python(RUN, broken, folder=tmp_path)
     assert answer.returncode != 0
     assert "AssertionError: no" in answer.stderr
 

@@ -11,20 +11,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from processes import said
 
 ROOT = Path(__file__).resolve().parents[1]
-
-
-def python(code: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *options, "-c", code], cwd=folder, capture_output=True, text=True
-    )
-
-
-def said(code: str, folder: Path, *options: str) -> str:
-    answer = python(code, folder, *options)
-    assert answer.returncode == 0, answer.stderr
-    return answer.stdout.strip()
 
 
 class TestRegistration:
@@ -39,7 +28,7 @@ class TestRegistration:
         self, tmp_path: Path, line: str, id: str
     ) -> None:
         code = f"import gymnasium\n{line}\nprint(gymnasium.make({id!r}).spec.id)"
-        assert said(code, tmp_path) == "paw_gym/ALFWorld-v0"
+        assert said("-c", code, folder=tmp_path) == "paw_gym/ALFWorld-v0"
 
     def test_an_installation_runs_nothing_at_the_start_of_python(self, names: set[str]) -> None:
         assert not [name for name in names if name.endswith(".pth")]
@@ -51,11 +40,11 @@ class TestLightImport:
     @pytest.mark.parametrize("module", ["paw_gym", "gymnasium", "paw_gym.wrappers", "paw_gym.pool"])
     def test_brings_nothing_heavy(self, module: str) -> None:
         code = f"import {module}, sys; print([m for m in {self.HEAVY} if m in sys.modules])"
-        assert said(code, ROOT) == "[]"
+        assert said("-c", code) == "[]"
 
     def test_every_public_name_resolves(self) -> None:
         code = "import paw_gym; [getattr(paw_gym, name) for name in paw_gym.__all__]; print('all')"
-        assert said(code, ROOT) == "all"
+        assert said("-c", code) == "all"
 
 
 @pytest.fixture(scope="module")
@@ -86,15 +75,6 @@ class TestPublishedFacts:
         headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
         assert headings[0] == "Unreleased"
         assert all(re.fullmatch(r"\d+\.\d+\.\d+ - \d{4}-\d\d-\d\d", h) for h in headings[1:])
-
-    def test_issue_forms_are_valid(self) -> None:
-        forms = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
-        assert {form.stem for form in forms} == {"bug", "config", "difference", "idea"}
-        for form in forms:
-            fields = yaml.safe_load(form.read_text(encoding="utf-8"))
-            if form.stem != "config":
-                ids = [field["id"] for field in fields["body"]]
-                assert fields["name"] and fields["description"] and len(set(ids)) == len(ids)
 
 
 class TestWheel:

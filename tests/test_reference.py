@@ -22,7 +22,6 @@ from files import load
 from gymnasium.envs.registration import load_env_creator
 
 import paw_gym  # noqa: F401  (registers the environments)
-from paw_train.settings.base import Group
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -70,21 +69,6 @@ def test_every_setting_of_the_program_is_there(script: ModuleType) -> None:
 
     shown = set(re.findall(r"^\| `([\w.]+)` \|", script.page(), re.MULTILINE))
     assert names(Settings().model_dump(), "") <= shown
-
-
-class Documented(Group):
-    """S."""
-
-    a: int = 1
-    """An ``a`` | <b>."""
-    b: float | None = None
-
-
-def test_a_setting_without_a_docstring_is_refused(script: ModuleType) -> None:
-    assert script.text_of(Documented, "a") == "An `a` | &lt;b>."
-    with pytest.raises(ValueError, match=r"Documented\.b has no docstring"):
-        script.text_of(Documented, "b")
-    assert script._markdown("An ``a`` <b>") == "An `a` &lt;b>"
 
 
 # --- environments -------------------------------------------------------------------------------------

@@ -62,33 +62,42 @@ def written(name: str, answers: Any) -> Any:
     return answer
 
 
-ENVIRONMENTS = {
+FORMS = {
     "paw_gym/ALFWorld-v0": ("train", {"max_steps": 4}),
     "paw_gym/SearchQA-v0": ("dev", {"num_passages": 300}),
-    "paw_gym/TextWorld-v0": ("train", {"num_tasks": 4}),  # two are played, two are for examples
     "paw_gym/WebShop-v0": ("train", {"max_steps": 4}),
 }
+"""environments whose agents write in forms of their own: commands, questions, clicks"""
 FEW: dict[str, dict[str, Any]] = {
     "react_paper": {"examples": 1},
     "reflexion_paper": {"trials": 2, "examples": 0},
 }
 
 
-@pytest.mark.parametrize("name", EVERYWHERE)
-def test_every_agent_plays_every_environment(
-    table: Any, own_env: tuple[str, dict[str, Any]], name: str
+def check_plays(
+    table: Any, env_id: str, split: str, kwargs: dict[str, Any], name: str, **settings: Any
 ) -> None:
-    env_id, few = own_env
-    split, kwargs = ENVIRONMENTS.get(env_id, ("train", few))
     env = EnvSettings(id=env_id, kwargs=kwargs)
     needs_policy = AGENTS[name].needs_policy
     answers = written(name, looks_around) if needs_policy else None
-    played = table(name, answers, env, split, 2, **FEW.get(name, {})).play()
+    played = table(name, answers, env, split, 2, **settings).play()
     for episode in played.values():
         assert episode.error is None
         assert episode.finished
         if needs_policy:
             assert any(t.action for t in episode.transitions), episode.transitions[0].response
+
+
+@pytest.mark.parametrize("name", EVERYWHERE)
+@pytest.mark.parametrize("env_id", FORMS)
+def test_every_agent_plays_every_form(table: Any, env_id: str, name: str) -> None:
+    check_plays(table, env_id, *FORMS[env_id], name, **FEW.get(name, {}))
+
+
+def test_every_environment_is_played(table: Any, own_env: tuple[str, dict[str, Any]]) -> None:
+    env_id, kwargs = own_env
+    split, kwargs = FORMS.get(env_id, ("train", {**kwargs, "max_steps": 6}))
+    check_plays(table, env_id, split, kwargs, "react", examples=0)
 
 
 def test_the_expert_wins_and_chance_does_not(table: Any) -> None:

@@ -13,25 +13,8 @@ import hostile  # noqa: E402
 from paw_train.agents.dialogue import Dialogue  # noqa: E402
 from paw_train.agents.examples import thought  # noqa: E402
 from paw_train.rollouts.chat import ChatFormat  # noqa: E402
-from paw_train.rollouts.policy import Request, Sampling  # noqa: E402
 
 TOKENIZER = hostile.byte_tokenizer()
-
-
-def test_a_session_that_keeps_its_work_answers_as_one_that_does_not() -> None:
-    policy = hostile.tiny_policy(sharp=True)
-    sampling = Sampling(temperature=0.0, max_tokens=6, stop=())
-    growing = policy.session(sampling, True)
-    talk = Dialogue(policy.chat, "You are in a room.")
-    for message in ("A door opens.", "You see a cat.", "It is late."):
-        request = Request("e", 1, talk.messages, list(talk.ids or []))
-        (kept,) = growing.respond([request])
-        (anew,) = policy.session(sampling, False).respond([request])
-        assert kept.ids == anew.ids
-        talk.add_response(kept)
-        talk.add_message(message)
-    assert [m["role"] for m in talk.messages] == ["user", "assistant"] * 3 + ["user"]
-    assert talk.tokens == len(talk.ids or [])
 
 
 def test_what_is_forgotten_is_whole_turns_from_the_start() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from paw_gym.envs.alfworld.native.compiled import CompiledGame, bits
+from paw_gym.envs.alfworld.native.compiled import CompiledGame
 from paw_gym.envs.alfworld.native.engine import NOTHING_HAPPENS, NativeEngine
 
 Started = Callable[..., NativeEngine]
@@ -269,26 +269,6 @@ def test_engines_that_share_a_game_do_not_disturb_each_other(
     play(busy, *WINNING["place"])
     assert busy.won and not alone.won
     assert play(alone, "go to countertop 1").endswith("you see a apple 2, and a key 1.")
-
-
-def test_the_compiled_game_tells_what_lies_where(tiny_game: Callable[..., dict[str, Any]]) -> None:
-    game = CompiledGame.from_json(tiny_game("hot"))
-    drawer = game.receptacles.index("drawer 2")
-    assert [game.objects[o] for o in bits(game.contents[drawer])] == ["key 1", "knife 1"]
-    place = game.receptacle_location[drawer]
-    assert place is not None
-    assert [game.receptacles[r] for r in game.receptacles_at[place]] == [
-        "drawer 2",
-        "drawer 1",
-        "shelf 1",
-    ]
-    assert game.receptacle_types[drawer] == "drawer" and game.openable >> drawer & 1
-    assert (game.goal.task_type, game.goal.object_type, game.goal.receptacle_type) == (
-        "pick_heat_then_place_in_recep",
-        "apple",
-        "drawer",
-    )
-    assert game.task == "do as you like."
 
 
 def test_the_digest_is_that_of_the_texts_alone(tiny_game: Callable[..., dict[str, Any]]) -> None:

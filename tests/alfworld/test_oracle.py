@@ -192,11 +192,11 @@ BINARY = {"empty": "nothing", "closed": "The", "more": ",", "last": "and", "carr
 
 @pytest.mark.slow
 def test_its_probabilities_are_calibrated_in_play() -> None:
-    """In 60 games: yes-or-no questions are answered yes as often as it says, within four deviations."""
+    """In 25 games: yes-or-no questions are answered yes as often as it says, within four deviations."""
     env = gym.make("paw_gym/ALFWorld-v0", variation="modified").unwrapped
     sums = {what: [0.0, 0.0, 0.0] for what in BINARY}
     likely = {"object": [0.0, 0.0], "number": [0.0, 0.0], "location": [0.0, 0.0]}
-    for index in range(60):
+    for index in range(25):
         env.reset(options={"task_index": index})
         observer = Observer.of_game(env.task.data, samples=1000)
         rng = random.Random(index)
@@ -261,7 +261,7 @@ def test_a_refused_way_tells_that_one_is_there() -> None:
     """The second time the same refusal is no surprise."""
     env = gym.make("paw_gym/ALFWorld-v0", variation="modified").unwrapped
     found = 0
-    for index in range(60):
+    for index in range(15):
         env.reset(options={"task_index": index})
         observer = Observer.of_game(env.task.data, samples=500)
         game = observer.engine.game
@@ -274,7 +274,7 @@ def test_a_refused_way_tells_that_one_is_there() -> None:
         _, chances = observer.step(way)
         assert [c.what for c in chances] == ["carried out"] and chances[0].p < 0.5
         assert observer.step(way)[1] == []
-    assert found > 5
+    assert found > 1
 
 
 def test_games_of_other_laws_are_refused() -> None:

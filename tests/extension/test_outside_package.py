@@ -36,19 +36,43 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
-def paw(environment: dict[str, str], folder: Path, *arguments: str) -> tuple[int, str]:
-    """The exit code of the program and what it printed."""
-    command = [sys.executable, "-m", "paw_train.cli", *arguments]
-    found = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-    return found.returncode, found.stdout + found.stderr
+PROGRAM = """
+import sys
+from paw_train.agents import AGENTS
+from paw_train.cli.program import app
+print(*AGENTS)
+for line in sys.stdin:
+    try:
+        app(line.split())
+    except SystemExit as end:
+        print("exit code", end.code, flush=True)
+"""
+
+
+def paw(environment: dict[str, str], folder: Path, *lines: str) -> subprocess.CompletedProcess[str]:
+    """Runs command lines one after another in a process of their own."""
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        cwd=folder,
+        env=environment,
+        input="\n".join(lines),
+        capture_output=True,
+        text=True,
+    )
 
 
 @pytest.mark.slow
 def test_a_recipe_trains_with_them_and_the_agent_is_evaluated(
     installed: dict[str, str], tmp_path: Path
 ) -> None:
-    code, said = paw(installed, tmp_path, "train", str(PACKAGE / "recipe.yaml"))
-    assert code == 0, said
+    found = paw(
+        installed,
+        tmp_path,
+        f"train {PACKAGE / 'recipe.yaml'}",
+        "eval runs/outside --agent first_choice --out evaluation evaluation.tasks=2 "
+        "env.kwargs.max_steps=3",
+    )
+    assert found.stdout.count("exit code 0") == 2, found.stdout + found.stderr
     run = tmp_path / "runs" / "outside"
     config = json.loads((run / "config.json").read_text())
     assert config["algorithm"]["name"] == "beats_its_group"
@@ -56,11 +80,6 @@ def test_a_recipe_trains_with_them_and_the_agent_is_evaluated(
     (metrics,) = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
     assert 0.9 < metrics["wm_loss"] <= 1.0  # a model trained from scratch predicts next to nothing
 
-    code, said = paw(
-        installed, tmp_path, "eval", str(run), "--agent", "first_choice", "--out", "evaluation",
-        "evaluation.tasks=2", "env.kwargs.max_steps=3",
-    )  # fmt: skip
-    assert code == 0, said
     result = json.loads((tmp_path / "evaluation" / "result.json").read_text())
     assert (result["agent"], result["n"]) == ("first_choice", 2)
 
@@ -69,28 +88,13 @@ def test_a_recipe_trains_with_them_and_the_agent_is_evaluated(
 def test_a_misspelt_name_offers_that_of_the_package_and_leaves_nothing(
     installed: dict[str, str], tmp_path: Path
 ) -> None:
-    program = """
-from paw_train.agents import AGENTS
-from paw_train.cli.program import app
-print(*AGENTS)
-for line in (
-    ["train", "smoke", "algorithm.name=beats_its_grop"],
-    ["train", "smoke", "world_model.loss=squared_eror"],
-    ["train", "smoke", "algorithm.name=beats_its_group", "rollout.group_size=1"],
-    ["eval", "random", "--agent", "first_choise"],
-):
-    try:
-        app(line)
-    except SystemExit as end:
-        print("exit code", end.code, flush=True)
-"""
-    found = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        env=installed,
-        capture_output=True,
-        text=True,
-        check=True,
+    found = paw(
+        installed,
+        tmp_path,
+        "train smoke algorithm.name=beats_its_grop",
+        "train smoke world_model.loss=squared_eror",
+        "train smoke algorithm.name=beats_its_group rollout.group_size=1",
+        "eval random --agent first_choise",
     )
     listed, *printed = found.stdout.splitlines()
     assert {"first_choice", "react", "random"} <= set(listed.split())

@@ -314,11 +314,6 @@ def test_a_wrong_registration_is_one_error(
     assert (text_env_ids(), set(gym.registry)) == before
 
 
-def test_the_decorator_refuses_as_well() -> None:
-    with pytest.raises(EnvDefinitionError, match=r"tests/Bad-v0: .*expected 'max_steps'\?"):
-        register_text_env(ID, tasks=TASKS, max_stepz=3)(say)
-
-
 def test_the_arguments_of_a_class_can_be_looked_up() -> None:
     names = ["start", "answer", "tasks", "max_steps", "render_mode"]
     assert list(inspect.signature(SayEnv).parameters) == names

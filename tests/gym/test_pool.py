@@ -210,26 +210,6 @@ def make_echo() -> GeneratorEnv:
     return GeneratorEnv(echo, [Task("a", "Say something.")], max_steps=3)
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
-def test_every_environment_shows_what_one_alone_shows(
-    own_env: tuple[str, dict[str, Any]], mode: str
-) -> None:
-    env_id, kwargs = own_env
-    vector = gym.make_vec(env_id, 2, vectorization_mode=mode, **kwargs)
-    alone = [gym.make(env_id, **kwargs) for _ in range(2)]
-    try:
-        observations, _ = vector.reset(seed=7)
-        assert list(observations) == [env.reset(seed=7 + i)[0] for i, env in enumerate(alone)]
-        assert vector.observation_space.contains(observations)
-        actions = ("look", "inventory")
-        answers = [env.step(action) for env, action in zip(alone, actions, strict=True)]
-        observations, rewards, *_ = vector.step(actions)
-        assert list(observations) == [answer[0] for answer in answers]
-        assert list(rewards) == [answer[1] for answer in answers]
-    finally:
-        vector.close()
-
-
 def test_any_text_comes_through_and_an_episode_ends() -> None:
     vector = gym.vector.AsyncVectorEnv([make_echo] * 2)
     try:

@@ -42,13 +42,6 @@ def make(retriever: Retriever | str = "bm25", **kwargs: Any) -> Any:
     return make_text_env(ENV, retriever=retriever, num_passages=300, **kwargs).unwrapped
 
 
-@pytest.mark.parametrize("difficulty", ["easy", "hard"])
-def test_the_contract(difficulty: str) -> None:
-    check_text_env(
-        ENV, tasks=3, seed=2, difficulty=difficulty, num_passages=400, world_seed=1, time_limit=None
-    ).raise_for_failures()
-
-
 def test_the_contract_on_a_benchmark(shared_data: Path) -> None:
     check_text_env(
         ENV,
@@ -203,8 +196,3 @@ def test_settings_of_the_engine_may_be_long_texts_and_indices_that_change(tmp_pa
     assert env._open() is first
     os.utime(index / "index.json", ns=(1, 1))  # as after a new build
     assert env._open() is not first
-
-
-def test_a_number_of_questions_is_positive() -> None:
-    with pytest.raises(ValueError, match="num_questions is 1 or more, got -1"):
-        make(num_questions=-1)

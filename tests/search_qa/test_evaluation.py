@@ -83,11 +83,6 @@ def test_averages_are_those_computed_by_hand(folder: Path, seeds: tuple[int, ...
         assert found["in_domain"]["ci95"] == pytest.approx([0.15349, 0.63981], abs=1e-4)
 
 
-def test_one_data_set_has_no_averages(folder: Path) -> None:
-    result, _ = evaluate_plan(_plan(folder, ["nq"]), YesMan(), "yes", records=False)
-    assert result["averages"] == {} and list(result["by_type"]) == ["nq"]
-
-
 def test_they_are_in_the_file_and_in_the_printed_table(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -134,6 +134,7 @@ def test_bad_settings_are_named() -> None:
         ({"split": "valid"}, "Unknown split 'valid'"),
         ({"num_passages": 10}, "num_passages is 200"),
         ({"num_questions": 10**6}, "raise num_passages"),
+        ({"num_questions": -1}, "num_questions is 1 or more, got -1"),
         ({"reward": "em"}, "Unknown reward"),
         ({"top_k": 0}, "top_k"),
         ({"dataset": "nq"}, "needs data_dir"),

@@ -217,10 +217,9 @@ class TestActions:
 
 
 class TestContract:
-    @pytest.mark.parametrize("domain", ["mock", "retail", "telecom"])
-    def test_it_holds(self, tau2: Any, domain: str) -> None:
+    def test_it_holds_where_the_user_has_tools(self, tau2: Any) -> None:
         check_text_env(
-            "paw_gym/Tau2-v0", tasks=3, seed=3, domain=domain, time_limit=None
+            "paw_gym/Tau2-v0", tasks=2, seed=3, domain="telecom", time_limit=None
         ).raise_for_failures()
 
     def test_a_new_bill_has_the_same_number_everywhere(self, make: Make) -> None:

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import copy
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from processes import python
 
 from paw_gym.envs.tau2.domains import load_domain
 from paw_gym.envs.tau2.tables import SharedTable, copy_database, database_hash
@@ -201,8 +200,6 @@ assert not {"litellm", "openai", "langfuse", "redis"} & set(sys.modules), "a mod
 
 
 def test_import_and_play_ask_no_network_and_say_nothing(tau2: Any, tmp_path: Path) -> None:
-    answer = subprocess.run(
-        [sys.executable, "-c", NO_NETWORK], cwd=tmp_path, capture_output=True, text=True
-    )
+    answer = python("-c", NO_NETWORK, folder=tmp_path)
     assert answer.returncode == 0, answer.stderr
     assert answer.stderr == "" == answer.stdout

@@ -109,45 +109,6 @@ def test_whatever_rests_leaves_or_is_shared_each_row_computes_what_it_would_alon
             feed({b: [number(0, 256)] for b in some})
 
 
-def _windowed(kind: str, attention: str) -> Any:
-    from transformers import MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
-
-    shape = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2,
-             "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 48,
-             "max_position_embeddings": 256, "sliding_window": 6}  # fmt: skip
-    torch.manual_seed(1)
-    if kind == "mistral":
-        model: Any = MistralForCausalLM(MistralConfig(**shape, attn_implementation=attention))
-    else:
-        mixed = {"use_sliding_window": True, "max_window_layers": 1}
-        model = Qwen2ForCausalLM(Qwen2Config(**shape, **mixed, attn_implementation=attention))
-    for name, weight in model.named_parameters():
-        if "norm" not in name:
-            torch.nn.init.normal_(weight, std=0.3)
-    return LocalPolicy(model, TOKENIZER).model.eval()
-
-
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize("kind", ["mistral", "mixed"])
-def test_unequal_turns_do_not_widen_a_sliding_window(kind: str, attention: str) -> None:
-    model = _windowed(kind, attention)
-
-    def alone(ids: list[int]) -> Any:
-        with torch.no_grad():
-            return model(input_ids=torch.tensor([ids])).logits[0, -1]
-
-    rows = _contexts(4, seed=9)
-    decoder = BatchDecoder(model, 4)
-    logits = decoder.feed(dict(enumerate(rows)))
-    for chunks in ([[1, 2, 3], [4], [5, 6], [7] * 8], [[8], [9, 10], [11] * 7, [12]]):
-        rows = [row + chunk for row, chunk in zip(rows, chunks, strict=True)]
-        logits = decoder.feed(dict(enumerate(chunks)))
-    assert torch.allclose(logits, torch.stack([alone(row) for row in rows]), atol=2e-3)
-    logits = decoder.feed({1: [5], 2: [6]})
-    expected = [alone([*rows[1], 5]), alone([*rows[2], 6])]
-    assert torch.allclose(logits, torch.stack(expected), atol=2e-3)
-
-
 def test_equal_contexts_are_computed_once_and_memory_is_bounded() -> None:
     passes: list[tuple[int, int]] = []
     hook = MODEL.get_decoder().register_forward_pre_hook(

@@ -26,16 +26,17 @@ SHAPE = {
     "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
 }  # fmt: skip
 JOINING = (
-    *("Llama", "Qwen2", "Qwen3", "Mistral", "Phi3", "Granite", "Olmo2", "SmolLM3", "Cohere", "Glm"),
+    *("Llama", "Qwen3", "Phi3", "Granite", "Olmo2", "SmolLM3", "Cohere", "Glm"),
     *("GPTNeoX", "Starcoder2", "Phi", "Gemma", "GPT2"),
 )
 """families whose layers all see the whole context"""
-PADDED = ("Gemma2", "StableLm", "Falcon", "Nemotron")
+PADDED = ("Mistral", "Qwen2", "Gemma2", "StableLm", "Falcon", "Nemotron")
 """families with sliding windows or attention of their own"""
 APART = ("Mamba", "Mamba2", "Qwen3_5", "Lfm2", "GPTNeo", "Bloom")
 """families with recurrent or convolutional layers, or attention by cache column: decoded without padding"""
 OWN: dict[str, dict[str, Any]] = {
-    "Mistral": {"sliding_window": None},
+    "Mistral": {"sliding_window": 6},
+    "Qwen2": {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1},
     "Starcoder2": {"sliding_window": None},
     "Mamba2": {"head_dim": 8, "num_heads": 8, "n_groups": 1, "expand": 2},
     "Lfm2": {"layer_types": ["conv", "full_attention"]},

@@ -5,16 +5,15 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from processes import said
 
 from paw_gym.envs.webshop import data_folder
 from paw_gym.envs.webshop.catalogue import Catalogue, Product, compile_catalogue, is_compiled
@@ -296,22 +295,6 @@ def test_lists_are_read_in_pieces(content: list[Any], data: st.DataObject) -> No
         assert list(read_json_list(path)) == content
 
 
-def test_a_changed_file_is_compiled_anew(tmp_path: Path, record: Any) -> None:
-    write(tmp_path, "items_ins_v2_1000.json", {})
-    write(tmp_path, "items_shuffle_1000.json", [record("B1")])
-    first = DataFolder(tmp_path).catalogue()
-    write(tmp_path, "items_shuffle_1000.json", [record("B1"), record("B2")])
-    assert len(first) == 1 and len(DataFolder(tmp_path).catalogue()) == 2
-
-
-def test_the_official_set(official_shop: Path) -> None:
-    catalogue = DataFolder(official_shop).catalogue()
-    assert len(catalogue) == 1000 and len(catalogue.search_index.lengths) == 1000
-    assert np.asarray(catalogue.asin_order).tolist() == sorted(
-        range(1000), key=lambda n: catalogue[n].asin
-    )
-
-
 def test_an_environment_notices_changed_files_in_the_same_process(
     tmp_path: Path, record: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -352,8 +335,6 @@ if child:
     os.waitpid(child, 0)
 print(len(catalogue), catalogue.folder.is_dir())
 """
-    environment = {**os.environ, "TMPDIR": str(tmp_path), "PAW_CACHE_DIR": str(tmp_path / "cache")}
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout == "4 True\n"
+    places = {"TMPDIR": str(tmp_path), "PAW_CACHE_DIR": str(tmp_path / "cache")}
+    assert said("-c", code, **places) == "4 True"
     assert not list(tmp_path.glob("paw-webshop-*"))

@@ -11,7 +11,7 @@ from paw_gym import check_text_env, make_agent_env
 from paw_gym.envs.webshop.env import WebShopEnv
 from paw_gym.envs.webshop.expert import Wish
 from paw_gym.envs.webshop.generate import generate_products
-from paw_gym.envs.webshop.reward import normalize_color, rule_nouns
+from paw_gym.envs.webshop.reward import normalize_color
 
 
 def play(env: WebShopEnv) -> dict[str, Any]:
@@ -97,18 +97,6 @@ def test_reading_an_instruction() -> None:
     assert wish.limit == 30.0 and wish.options == ["red", "2", "a, b"]
     assert wish.words == ["leak", "proof", "mugs", "lids"]
     assert Wish("a mug").options == [] and Wish("a mug").limit > 1e5
-
-
-def test_nouns_by_rules() -> None:
-    assert rule_nouns("2 Pack of Women's soft Cotton T-Shirts, washable, size 10") == (
-        "pack",
-        "women",
-        "cotton",
-        "t",
-        "shirts",
-        "size",
-    )
-    assert rule_nouns("") == ()
 
 
 def test_the_contract_on_real_products(official_shop: Path) -> None:

@@ -143,14 +143,6 @@ def test_attributes_show_where_they_are_asked_for(make_product: Any) -> None:
     assert "attributes" not in ItemPage("x", make_product()).clickables
 
 
-@given(st.text(max_size=40))
-def test_any_text_is_read_as_an_action(text: str) -> None:
-    action = parse_action(text)
-    assert action.argument == action.argument.lower()
-    if action.verb in ("search", "click") and action.argument:
-        assert text.startswith(f"{action.verb}[") and "]" in text
-
-
 @given(st.text("ab[]\n ", max_size=12))
 def test_actions_are_read_as_the_originals_pattern_does(text: str) -> None:
     match = re.match(r"(.+)\[(.+)\]", text)
@@ -161,20 +153,6 @@ def test_actions_are_read_as_the_originals_pattern_does(text: str) -> None:
 def test_reading_takes_linear_time() -> None:
     for text in ("[" * 300_000, "[]" * 300_000, "search[" + "[" * 300_000, "x" * 300_000):
         assert parse_action(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("click[Buy Now]", ("click", "buy now")),
-        ("search[red mug] please", ("search", "red mug")),
-        ("xclick[buy now]", ("xclick", "buy now")),
-        ("click[size [m]]", ("click", "size [m]")),
-        ("think", ("think", "")),
-    ],
-)
-def test_reading_actions(text: str, expected: tuple[str, str]) -> None:
-    assert parse_action(text) == expected
 
 
 def test_an_asin_may_have_lower_case(tmp_path: Path, make_product: Any) -> None:

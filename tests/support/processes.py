@@ -1,0 +1,33 @@
+"""Python programs in a process of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def python(
+    *arguments: str | Path, folder: Path | None = None, path: Path | None = None, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs ``python ARGUMENTS`` with this clone's packages, and those below ``path`` before them."""
+    places = os.pathsep.join(map(str, filter(None, (path, ROOT))))
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": places, **variables},
+        capture_output=True,
+        text=True,
+    )
+
+
+def said(
+    *arguments: str | Path, folder: Path | None = None, path: Path | None = None, **variables: str
+) -> str:
+    """Its standard output; a program that fails fails the test."""
+    done = python(*arguments, folder=folder, path=path, **variables)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.strip()
