@@ -16,7 +16,7 @@ LINES = {
     "env_servers": 3_900,
     "benchmarks": 4_000,
     "scripts": 900,
-    "tests": 43_500,
+    "tests": 42_654,
 }
 """most lines of Python"""
 PAGES, WORDS, README = 24, 46_000, 110
