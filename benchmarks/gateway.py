@@ -377,10 +377,8 @@ def strange_request(rng: random.Random, env_id: str, session: str) -> tuple[str,
         place = rng.randrange(len(data) + 1)
         data = data[:place] + rng.randbytes(rng.randrange(6)) + data[place + rng.randrange(3) :]
     path = rng.choice(
-        ["/v1/calls", "/v1/calls", "/v1/calls", "/v1/sessions", f"/v1/sessions/{session}/step",
-         f"/v1/sessions/{session}/reset", f"/v1/sessions/{session}/restore", "/v1/sessions/%00/ask",
-         "/v1/sessions/..%2f/step", "/v1", "/health", "/v1/envs"]
-    )  # fmt: skip
+        ["/v1/calls"] * 8 + ["/v1/calls/%00", "/v1/..%2f/calls", "/v1", "/health", "/v1/envs"]
+    )
     return rng.choice(["POST"] * 9 + ["GET", "DELETE", "PUT"]), path, data
 
 
@@ -402,8 +400,9 @@ def send(url: str, method: str, path: str, body: bytes, key: str) -> tuple[int, 
 def fuzz(url: str, env_id: str, count: int, seed: int = 7) -> tuple[Counter[int], list[str]]:
     """Statuses of strange requests, inner ones included, and those that blame the server."""
     rng, key = random.Random(seed), "a key of the fuzzer"
-    body = json.dumps({"env_id": env_id}).encode()
-    session = send(url, "POST", "/v1/sessions", body, key)[1]["session"]
+    body = json.dumps({"calls": [{"op": "open", "env_id": env_id}]}).encode()
+    [opened] = send(url, "POST", "/v1/calls", body, key)[1]["results"]
+    session = opened["answer"]["session"]
     seen: Counter[int] = Counter()
     problems = []
     for _ in range(count):

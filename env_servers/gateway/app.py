@@ -6,13 +6,12 @@ import hashlib
 import json
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import FastAPI, Path, Request
+from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-from pydantic import BaseModel
 
 import paw_gym
 from env_servers.application import BY_KEY, json_answer, new_app, read, refuses, takes
@@ -20,7 +19,7 @@ from env_servers.gate import TOKEN, Gate, Metrics
 from env_servers.gateway import calls as asked
 from env_servers.gateway.gateway import Gateway, Result
 from env_servers.gateway.settings import Limits, Offer
-from env_servers.problems import MEDIA_TYPE, ProblemError
+from env_servers.problems import ProblemError
 from env_servers.sessions import Client
 
 MAX_BODY = 16 << 20
@@ -29,9 +28,7 @@ KEY_HEADER = "x-paw-client"
 """a secret of the client's own: its sessions answer to nobody who does not show it"""
 _KEY_LENGTHS = range(16, 257)
 CALLS_PATH = "/v1/calls"
-BODIES: list[type[BaseModel]] = [asked.Request, asked.NewSession]
-BODIES += [body for body, _ in asked.OF_SESSION.values()]
-SessionPath = Annotated[str, Path(pattern=asked.SESSION_ID)]
+BODIES = [asked.Request]
 
 
 def create_app(
@@ -105,7 +102,8 @@ class GatewayApp(Gate):
 def schema_limits(offer: Offer) -> dict[str, dict[str, Any]]:
     """The bounds that an offer adds to the JSON schemas of requests."""
     env_ids, kwargs = {"enum": sorted(offer.env_ids)}, {"enum": sorted(offer.kwargs)}
-    return {"NewSession": {"env_id": env_ids, "kwargs": {"propertyNames": kwargs}}}
+    bounds = {"env_id": env_ids, "kwargs": {"propertyNames": kwargs}}
+    return dict.fromkeys(("Describe", "Tasks", "TaskOf", "Open"), bounds)
 
 
 def client_of(request: Request) -> Client:
@@ -156,7 +154,7 @@ def _add_about(app: FastAPI, gateway: Gateway) -> None:
 
 
 def add_routes(app: FastAPI, gateway: Gateway) -> None:
-    """The routes of environments: one that takes many calls, and those of a single session."""
+    """The route of environments."""
 
     @app.post(
         CALLS_PATH,
@@ -170,59 +168,6 @@ def add_routes(app: FastAPI, gateway: Gateway) -> None:
         wanted = await read(asked.Request, request)
         results = await gateway.answer(client, wanted.calls)
         return Response(_joined(results), media_type="application/json")
-
-    async def one(request: Request, call: BaseModel) -> Response:
-        [result] = await gateway.answer(client_of(request), [call])
-        if result.status < 400:
-            return Response(result.body, media_type="application/json")
-        content = {**json.loads(result.body), "instance": request.url.path}
-        retry = content.get("retry_after")
-        headers = {"Retry-After": str(retry)} if retry else None
-        return Response(json.dumps(content), result.status, headers, MEDIA_TYPE)
-
-    @app.post(
-        "/v1/sessions",
-        response_model=asked.Opened,
-        responses={200: {"links": _links()}, **refuses(410, 429, 503)},
-        openapi_extra={**takes(asked.NewSession), **BY_KEY},
-    )
-    async def open_session(request: Request) -> Response:
-        """Opens a session with an environment."""
-        new = await read(asked.NewSession, request)
-        return await one(request, asked.Open(op="open", env_id=new.env_id, kwargs=new.kwargs))
-
-    @app.delete(
-        "/v1/sessions/{session}",
-        operation_id="close",
-        openapi_extra=BY_KEY,
-        responses=refuses(404, 429, 503),
-    )
-    async def close_session(request: Request, session: SessionPath) -> Response:
-        """Closes a session."""
-        return await one(request, asked.Close(op="close", session=session))
-
-    def add(verb: str, body: type[BaseModel], call: type[asked.OfSession]) -> None:
-        @app.post(
-            f"/v1/sessions/{{session}}/{verb}",
-            operation_id=verb,
-            description=call.__doc__,
-            response_model=asked.Outcome,
-            responses=refuses(404, 409, 410, 429, 503),
-            openapi_extra={**takes(body), **BY_KEY},
-        )
-        async def act(request: Request, session: SessionPath) -> Response:
-            given = await read(body, request)
-            return await one(request, call.model_construct(op=verb, session=session, **dict(given)))
-
-    for verb, (body, call) in asked.OF_SESSION.items():
-        add(verb, body, call)
-
-
-def _links() -> dict[str, Any]:
-    """The operations that take the id of a new session."""
-    parameters = {"session": "$response.body#/session"}
-    operations = ("close", *asked.OF_SESSION)
-    return {name: {"operationId": name, "parameters": parameters} for name in operations}
 
 
 def _joined(results: list[Result]) -> bytes:

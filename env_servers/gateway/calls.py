@@ -10,8 +10,7 @@ from env_servers.application import Many, Text, Whole
 
 _Plain = ConfigDict(extra="forbid", strict=True)
 Name = Annotated[str, Field(min_length=1, max_length=200)]
-SESSION_ID = r"^[A-Za-z0-9_-]{1,64}$"
-SessionId = Annotated[str, Field(pattern=SESSION_ID)]
+SessionId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 Generator = Annotated[str, Field(pattern=r"^[0-9a-f]{73}$")]
 Value = Annotated[str, Field(max_length=2_000)] | bool | int | float | None
 Kwargs = Annotated[dict[Name, Value], Field(max_length=32)]
@@ -24,21 +23,21 @@ def _unbounded(schema: dict[str, Any]) -> None:
     schema["description"] = f"At most {schema.pop('maxItems'):,} items."
 
 
-class NewSession(BaseModel):
-    """An environment, with the settings that a client may choose."""
+class OfEnvironment(BaseModel):
+    """A call for an environment, with the settings that a client may choose."""
 
     model_config = _Plain
     env_id: Name
     kwargs: Kwargs = Field(default_factory=dict)
 
 
-class Describe(NewSession):
+class Describe(OfEnvironment):
     """Asks for the description of an environment."""
 
     op: Literal["describe"]
 
 
-class Tasks(NewSession):
+class Tasks(OfEnvironment):
     """The ids of its tasks, a piece at a time."""
 
     op: Literal["tasks"]
@@ -46,14 +45,14 @@ class Tasks(NewSession):
     limit: Whole = Field(default=10_000, ge=1, le=10_000)
 
 
-class TaskOf(NewSession):
+class TaskOf(OfEnvironment):
     """One task."""
 
     op: Literal["task"]
     task_id: str = Field(max_length=2_000)
 
 
-class Open(NewSession):
+class Open(OfEnvironment):
     """A session with an environment."""
 
     op: Literal["open"]
@@ -99,47 +98,31 @@ class Action(BaseModel):
     """the state of the generator, if the client has sampled from it"""
 
 
-class NextAction(Action):
-    """An action in its place."""
+class Step(Action, OfSession):
+    """Takes an action."""
 
+    op: Literal["step"]
     at: Whole | None = Field(default=None, ge=0, lt=2**31)
     """how many actions were taken before it: so that one sent twice is taken once"""
 
 
-class Step(NextAction, OfSession):
-    """Takes an action."""
+class Ask(OfSession):
+    """Asks a question that changes nothing: which actions there are, is ``text`` one of them, ..."""
 
-    op: Literal["step"]
-
-
-class Question(BaseModel):
-    """A question that changes nothing: which actions there are, is ``text`` one of them, ..."""
-
-    model_config = _Plain
+    op: Literal["ask"]
     what: Literal["actions", "admissible", "shown", "solution", "expert", "advice"]
     text: Text = ""
     number: Whole = Field(default=0, ge=0, lt=2**31)
     rng: Generator | None = None
 
 
-class Ask(Question, OfSession):
-    """Asks a question."""
-
-    op: Literal["ask"]
-
-
-class Episode(BaseModel):
-    """An episode as far as it was played."""
-
-    model_config = _Plain
-    reset: Start
-    steps: Annotated[Many[Action], Field(max_length=10_000, json_schema_extra=_unbounded)]
-
-
-class Restore(Episode, OfSession):
+class Restore(OfSession):
     """Takes over an episode by playing it again."""
 
     op: Literal["restore"]
+    reset: Start
+    steps: Annotated[Many[Action], Field(max_length=10_000, json_schema_extra=_unbounded)]
+    """those that were taken"""
 
 
 Call = Annotated[
@@ -155,39 +138,7 @@ class Request(BaseModel):
     calls: Many[Call] = Field(max_length=1024)
 
 
-OF_SESSION: dict[str, tuple[type[BaseModel], type[OfSession]]] = {
-    "reset": (Start, Reset),
-    "step": (NextAction, Step),
-    "ask": (Question, Ask),
-    "restore": (Episode, Restore),
-}
-"""what a session's routes take, and the calls that it becomes"""
-
-
 # --- answers, for the document -----------------------------------------------------------------------
-
-
-class Opened(BaseModel):
-    """A session was opened."""
-
-    session: str
-    fingerprint: str
-    """hash over the environment's tasks"""
-
-
-class Outcome(BaseModel):
-    """The answer of an environment; a reset has no reward, a question has ``answer`` alone."""
-
-    observation: str | None = None
-    reward: float | None = None
-    terminated: bool | None = None
-    truncated: bool | None = None
-    info: dict[str, Any] | None = None
-    shown: str | None = None
-    """the observation as a prompt shows it, if that differs"""
-    rng: str | None = None
-    """the state of the generator, if the environment has sampled from it"""
-    answer: Any = None
 
 
 class OneResult(BaseModel):

@@ -60,7 +60,7 @@ NOT_RUN = {
     r"paw (index build|serve retriever --retriever) e5 .*": "E5's weights from the hub",
     r"paw eval openai:MODEL --panel tau2/airline .*": "a model that plays the customer",
     r"paw .*(my-maze|MyMaze|runs/maze).*": "an installed package; tests/test_newcomer.py runs these lines",
-    r"key=.*|curl .*": "a server that goes on; tests/gateway sends these requests",
+    r"(key|calls)=.*|curl .*": "a server that goes on; tests/gateway sends these requests",
     r"paw eval openai:MODEL --agent likelihood .*": "a server that gives the log-probabilities of prompts; "
     "tests/agents/test_likelihood.py has one",
     r"paw eval MODEL --agent react_paper agent\.examples_file=.*": "examples of the user's; "

@@ -51,13 +51,13 @@ every_server = pytest.mark.parametrize("server", ALL, indirect=True)
 MANY = 20_000
 MEMBERS = {str(number): [] for number in range(MANY)}
 OPEN = {"op": "open", "env_id": "x", "kwargs": MEMBERS}
+RESTORE = {"op": "restore", "session": "s", "reset": {}, "steps": [1] * MANY}
 WRONG: dict[str, tuple[str, str, Any]] = {
     "calls": ("gateway", "/v1/calls", {"calls": [{}] * MANY}),
     "calls without settings": ("webshop", "/v1/calls", {"calls": [{"op": "open"}] * MANY}),
-    "steps": ("gateway", "/v1/sessions/s/restore", {"reset": {}, "steps": [1] * MANY}),
+    "steps": ("gateway", "/v1/calls", {"calls": [RESTORE]}),
     "unknown members": ("gateway", "/v1/calls", {"calls": [], **MEMBERS}),
     "settings of a call": ("gateway", "/v1/calls", {"calls": [OPEN]}),
-    "settings of a session": ("webshop", "/v1/sessions", {"env_id": "x", "kwargs": MEMBERS}),
     "queries": ("retriever", "/retrieve", {"queries": [1] * MANY}),
     "typed queries": ("retriever", "/v1/search", {"queries": [1] * MANY}),
     "contexts": ("retriever", "/v1/search", {"queries": [], "contexts": [{}] * MANY}),

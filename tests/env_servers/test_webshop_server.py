@@ -83,6 +83,12 @@ class Client:
         assert status < 300, (status, content)
         return json.loads(content)
 
+    def one(self, op: str, status: int = 200, **call: Any) -> Any:
+        """The answer to a single call."""
+        [result] = self.json("POST", "/v1/calls", {"calls": [{"op": op, **call}]})["results"]
+        assert result["status"] == status, result
+        return result["answer"]
+
 
 @pytest.fixture(scope="module")
 def client() -> Client:
@@ -99,52 +105,52 @@ def test_a_program_without_an_environment_plays_as_the_environment_does(client: 
     listing = {"op": "tasks", **NEW, "limit": 10_000}
     [listed] = client.json("POST", "/v1/calls", {"calls": [listing]})["results"]
     assert listed["answer"]["ids"] == list(env.tasks.ids)
-    opened = client.json("POST", "/v1/sessions", NEW)
+    opened = client.one("open", **NEW)
     assert opened["fingerprint"] == listed["answer"]["fingerprint"] == env.tasks.fingerprint
-    path = f"/v1/sessions/{opened['session']}"
+    session = opened["session"]
     observation, info = env.reset(seed=3)
-    answer = client.json("POST", f"{path}/reset", {"options": {"task_id": info["task_id"]}})
+    answer = client.one("reset", session=session, options={"task_id": info["task_id"]})
     shopper, terminated, reward = env.expert(), False, 0.0
     while not terminated:
         assert (answer["observation"], answer["info"]) == (observation, info)
         action = shopper()
         observation, reward, terminated, _, info = env.step(action)
-        answer = client.json("POST", f"{path}/step", {"action": action})
+        answer = client.one("step", session=session, action=action)
     assert answer["terminated"] and answer["reward"] == reward
     assert answer["info"]["reward_parts"] == info["reward_parts"]
-    assert client("DELETE", path)[0] == 200
-    assert client("POST", f"{path}/step", {"action": "click[x]"})[0] == 404
+    client.one("close", session=session)
+    client.one("step", 404, session=session, action="click[x]")
 
 
 def test_what_is_not_there(client: Client) -> None:
-    assert client("POST", "/v1/sessions", {"env_id": "paw_gym/ALFWorld-v0"})[0] == 422
-    assert client("POST", "/v1/sessions", {**NEW, "kwargs": {"search": "lucene"}})[0] == 422
-    assert client("POST", "/v1/sessions", b"{")[0] == 422
-    assert client("POST", "/v1/sessions/nope/step", {"action": "click[x]"})[0] == 404
+    client.one("open", 422, env_id="paw_gym/ALFWorld-v0")
+    client.one("open", 422, **{**NEW, "kwargs": {"search": "lucene"}})
+    assert client("POST", "/v1/calls", b"{")[0] == 422
+    client.one("step", 404, session="nope", action="click[x]")
     status, headers, body = client("GET", "/shop/nope")
     assert status == 404 and headers["content-type"].startswith("text/html") and b"nope" not in body
 
 
 def test_limits_of_a_request() -> None:
     client = Client(sessions=SessionStore(limit_per_client=1))
-    assert client("POST", "/v1/sessions", b"x" * (MAX_BODY + 1))[0] == 413
+    assert client("POST", "/v1/calls", b"x" * (MAX_BODY + 1))[0] == 413
     short = {"content-length": "5"}  # says less than it sends
-    assert client("POST", "/v1/sessions", b"x" * (MAX_BODY + 1), short)[0] in (400, 413)
-    client.json("POST", "/v1/sessions", NEW)
-    assert client("POST", "/v1/sessions", NEW)[0] == 429
+    assert client("POST", "/v1/calls", b"x" * (MAX_BODY + 1), short)[0] in (400, 413)
+    client.one("open", **NEW)
+    client.one("open", 429, **NEW)
     assert client("POST", "/shop", b"split=train")[0] == 303
     assert client("POST", "/shop", b"split=train")[0] == 429
 
 
 def test_long_actions_of_many_environments_come_in_one_request(client: Client) -> None:
-    sessions = [client.json("POST", "/v1/sessions", NEW)["session"] for _ in range(64)]
+    sessions = [client.one("open", **NEW)["session"] for _ in range(64)]
     resets = [{"op": "reset", "session": session, "seed": 1} for session in sessions]
     assert client("POST", "/v1/calls", {"calls": resets})[0] == 200
     steps = [{"op": "step", "session": s, "action": "search[" + "x" * 20_000} for s in sessions]
     results = client.json("POST", "/v1/calls", {"calls": steps})["results"]
     assert {result["status"] for result in results} == {200}
     for session in sessions:
-        client("DELETE", f"/v1/sessions/{session}")
+        client.one("close", session=session)
 
 
 def test_a_token_is_asked_for() -> None:
@@ -249,8 +255,7 @@ def test_text_of_products_and_searches_is_escaped(client: Client) -> None:
 _PATHS = (
     "/", "/shop", "/shop/{s}", "/shop/{s}/results", "/shop/{s}/item/{a}", "/shop/{s}/item/{a}/features",
     "/shop/{s}/buy/{a}", "/shop/{s}/done", "/shop/{s}/leave", "/style.css", "/health", "/metrics",
-    "/v1/calls", "/v1/sessions", "/v1/sessions/{s}", "/v1/sessions/{s}/reset", "/v1/sessions/{s}/step",
-    "/v1/sessions/{s}/ask", "/v1/sessions/{s}/restore",
+    "/v1/calls",
 )  # fmt: skip
 _JUNK = (
     "", "..", "%00", "\u202e", "' OR 1=1", "{{7*7}}", "\ud800", "💥" * 40, "-1", "NaN", "a/../../etc",
@@ -300,8 +305,8 @@ def test_ten_thousand_malformed_requests_never_fail(client: Client) -> None:
     live: list[str] = []
     for number in range(10_000):
         if number % 500 == 0:  # some of them close it
-            opened = client.json("POST", "/v1/sessions", NEW)["session"]
-            client.json("POST", f"/v1/sessions/{opened}/reset", {"seed": number})
+            opened = client.one("open", **NEW)["session"]
+            client.one("reset", session=opened, seed=number)
             live = [enter(client).rpartition("/")[2], opened]
         request = malformed(rng, live)
         status = client(*request)[0]

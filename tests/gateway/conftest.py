@@ -51,9 +51,11 @@ class RunningGateway(RunningServer):
             parsed = content.decode()
         return status, parsed, {name.lower(): value for name, value in said.items()}
 
-    def calls(self, *calls: dict[str, Any], key: str = "k" * 16) -> list[dict[str, Any]]:
+    def calls(
+        self, *calls: dict[str, Any], key: str = "k" * 16, **headers: str
+    ) -> list[dict[str, Any]]:
         """The results of several calls."""
-        status, content, _ = self.ask("POST", "/v1/calls", {"calls": calls}, key)
+        status, content, _ = self.ask("POST", "/v1/calls", {"calls": calls}, key, **headers)
         assert status == 200, content
         return content["results"]  # type: ignore[no-any-return]
 

@@ -21,6 +21,7 @@ from paw_gym.remote import ServerUnavailableError
 from .conftest import RunningGateway, is_alive, wait_until
 
 MINE, THEIRS = "a-secret-of-mine", "a-secret-of-theirs"
+OPEN = {"op": "open", "env_id": "tests/Dice-v0"}
 
 
 # --- whose sessions they are -------------------------------------------------------------------------
@@ -60,12 +61,11 @@ def test_tokens_let_in_and_keep_apart(serve: Any, tmp_path: Path) -> None:
     for wrong in ({}, {"Authorization": "Bearer wrong"}):
         assert gateway.ask("POST", "/v1/calls", {"calls": []}, **wrong)[0] == 401
         assert gateway.ask("GET", "/metrics", **wrong)[0] == 401
-    status, opened, _ = gateway.ask("POST", "/v1/sessions", {"env_id": "tests/Dice-v0"}, "", **mine)
-    assert status == 200
-    path = f"/v1/sessions/{opened['session']}/reset"
-    assert gateway.ask("POST", path, {"seed": 1}, "", **other)[0] == 404
-    assert gateway.ask("POST", path, {"seed": 1}, "k" * 20, **mine)[0] == 404
-    assert gateway.ask("POST", path, {"seed": 1}, "", **mine)[0] == 200
+    [opened] = gateway.calls(OPEN, key="", **mine)
+    reset = {"op": "reset", "session": opened["answer"]["session"], "seed": 1}
+    assert gateway.calls(reset, key="", **other)[0]["status"] == 404
+    assert gateway.calls(reset, key="k" * 20, **mine)[0]["status"] == 404
+    assert gateway.calls(reset, key="", **mine)[0]["status"] == 200
     with pytest.raises(ServerUnavailableError, match="PAW_GATEWAY_TOKEN"):
         make_remote(gateway.url, "tests/Dice-v0")
     env = make_remote(gateway.url, "tests/Dice-v0", token="other-token")
@@ -216,18 +216,17 @@ def test_what_an_environment_prints_is_no_answer(gateway: RunningGateway) -> Non
 def test_sessions_are_limited(serve: Any) -> None:
     gateway = serve("--workers", "1", "--sessions-per-client", "2")
     first, _ = (gateway.open("tests/Dice-v0") for _ in range(2))
-    body = {"env_id": "tests/Dice-v0"}
-    status, content, headers = gateway.ask("POST", "/v1/sessions", body, key="other" * 5)
-    assert status == 429 and int(headers["retry-after"]) > 0 and "close" in content["detail"]
-    assert gateway.ask("DELETE", f"/v1/sessions/{first}")[0] == 200
-    assert gateway.ask("POST", "/v1/sessions", body, key="other" * 5)[0] == 200
+    [refused] = gateway.calls(OPEN, key="other" * 5)
+    assert refused["status"] == 429 and refused["answer"]["retry_after"] > 0
+    assert "close" in refused["answer"]["detail"]
+    assert gateway.calls({"op": "close", "session": first})[0]["status"] == 200
+    assert gateway.calls(OPEN, key="other" * 5)[0]["status"] == 200
 
 
 def _opened(gateway: RunningGateway, headers: list[dict[str, str]]) -> list[int]:
     """The statuses of a session each, opened with these headers."""
-    body = {"env_id": "tests/Dice-v0"}
     return [
-        gateway.ask("POST", "/v1/sessions", body, f"another secret {number}", **given)[0]
+        gateway.calls(OPEN, key=f"another secret {number}", **given)[0]["status"]
         for number, given in enumerate(headers)
     ]
 
@@ -240,9 +239,8 @@ def test_made_up_headers_are_no_way_around_limits(serve: Any) -> None:
         {"Forwarded": "for=192.0.2.1"},
     ]
     assert _opened(gateway, made_up) == [200, 200, 429, 429, 429]
-    status, content, _ = gateway.ask(
-        "POST", "/v1/sessions", {"env_id": "tests/Dice-v0"}, "", Authorization="Bearer made-up"
-    )
+    body = {"calls": [OPEN]}
+    status, content, _ = gateway.ask("POST", "/v1/calls", body, "", Authorization="Bearer made-up")
     assert status == 401 and "x-paw-client" in content["detail"]
 
 
@@ -327,9 +325,8 @@ def test_malformed_requests_are_the_clients_fault(gateway: RunningGateway, bench
     assert {200, 404, 405, 422} <= set(seen)
     deep = b'{"calls": ' + b"[" * 100_000
     assert gateway.ask("POST", "/v1/calls", deep)[0] == 422
-    assert gateway.ask("POST", "/v1/sessions", deep)[0] == 422
-    lone = b'{"op": "open", "env_id": "\\ud800", "kwargs": {}}'
-    assert gateway.ask("POST", "/v1/sessions", lone)[0] == 422
+    lone = b'{"calls": [{"op": "open", "env_id": "\\ud800", "kwargs": {}}]}'
+    assert gateway.ask("POST", "/v1/calls", lone)[0] == 422
     assert gateway.ask("GET", "/health")[1]["status"] == "ok"
 
 
@@ -341,8 +338,9 @@ def test_it_drains_and_leaves_nothing(serve: Any) -> None:
     session, workers = gateway.open("tests/Dice-v0"), gateway.workers()
     gateway.process.send_signal(signal.SIGTERM)
     wait_until(lambda: gateway.ask("GET", "/health")[0] == 503, "it drains")
-    status, content, headers = gateway.ask("POST", "/v1/sessions", {"env_id": "tests/Dice-v0"})
-    assert status == 503 and "retry-after" in headers and "shutting down" in content["detail"]
+    [refused] = gateway.calls(OPEN)
+    assert refused["status"] == 503 and refused["answer"]["retry_after"] > 0
+    assert "shutting down" in refused["answer"]["detail"]
     assert gateway.step(session, "roll", at=0)["status"] == 200
     assert gateway.process.poll() is None
     assert gateway.calls({"op": "close", "session": session})[0]["status"] == 200
