@@ -45,7 +45,6 @@ class HttpConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         others[self] = None
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Counts it no longer."""
         super().connection_lost(error)
         self._leave()
 
@@ -72,7 +71,6 @@ class HttpConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
             self.refuse(408, "The request did not arrive in time.")
 
     def refuse(self, status: int, words: str) -> None:
-        """Ends the connection with a line of text."""
         self._leave()
         head = f"HTTP/1.1 {status} \r\ncontent-type: text/plain\r\ncontent-length: {len(words)}\r\n"
         self.transport.write(f"{head}connection: close\r\n\r\n{words}".encode())

@@ -58,7 +58,6 @@ class Metrics:
         )
 
     def text(self) -> bytes:
-        """The present state."""
         return generate_latest(self.registry)
 
 
@@ -94,7 +93,6 @@ class Gate:
         self._hosts = {_plain(name) for name in ("localhost", socket.gethostname(), *hosts)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handles an ASGI connection."""
         if scope["type"] == "http":
             await self._answer(scope, receive, send)
             return

@@ -116,7 +116,6 @@ class JsonLines(logging.Formatter):
     """One JSON object a line: time, level, and the message (which is an object itself, or text)."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """A line."""
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         line: dict[str, Any] = {"time": f"{stamp}.{int(record.msecs):03d}Z"}
         line["level"] = record.levelname.lower()
@@ -215,7 +214,6 @@ class _Server(uvicorn.Server):
         self._deadline = 0.0
 
     async def on_tick(self, counter: int) -> bool:
-        """True: it ends."""
         if counter % _TICKS == 0:
             for connection in list(self.server_state.connections):
                 if isinstance(connection, HttpConnection):
@@ -234,7 +232,6 @@ class _Server(uvicorn.Server):
             super().handle_exit(sig, frame)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Answers what is being asked, then ends."""
         try:
             await super().shutdown(sockets)
         finally:

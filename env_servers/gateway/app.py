@@ -58,14 +58,7 @@ def create_app(
         yield
         await gateway.close()
 
-    app = new_app(
-        "Gateway",
-        metrics,
-        has_token=bool(tokens),
-        bodies=BODIES,
-        limits=schema_limits(offer),
-        lifespan=lifespan,
-    )
+    app = new_app("Gateway", metrics, has_token=bool(tokens), bodies=BODIES, lifespan=lifespan)
     _add_about(app, gateway)
     add_routes(app, gateway)
     return GatewayApp(app, metrics, tokens, gateway, hosts)
@@ -97,13 +90,6 @@ class GatewayApp(Gate):
         """Takes no new sessions; the function says whether all are done."""
         self.gateway.drain()
         return lambda: len(self.gateway.sessions) == 0 and self.gateway.pending == 0
-
-
-def schema_limits(offer: Offer) -> dict[str, dict[str, Any]]:
-    """The bounds that an offer adds to the JSON schemas of requests."""
-    env_ids, kwargs = {"enum": sorted(offer.env_ids)}, {"enum": sorted(offer.kwargs)}
-    bounds = {"env_id": env_ids, "kwargs": {"propertyNames": kwargs}}
-    return dict.fromkeys(("Describe", "Tasks", "TaskOf", "Open"), bounds)
 
 
 def client_of(request: Request) -> Client:
@@ -154,8 +140,6 @@ def _add_about(app: FastAPI, gateway: Gateway) -> None:
 
 
 def add_routes(app: FastAPI, gateway: Gateway) -> None:
-    """The route of environments."""
-
     @app.post(
         CALLS_PATH,
         response_model=asked.Results,
@@ -191,7 +175,6 @@ class _Collector(Collector):
         self._gateway = gateway
 
     def collect(self) -> Iterator[Metric]:
-        """The present state."""
         gateway = self._gateway
         calls = CounterMetricFamily("gateway_calls", "Calls.", labels=["op", "status"])
         for (op, status), count in sorted(gateway.counts.items()):

@@ -43,7 +43,6 @@ class Result(NamedTuple):
 
 
 def refusal(status: int, detail: str, **more: Any) -> Result:
-    """A problem as a result."""
     return Result(status, ProblemError(status, detail, **more).content())
 
 
@@ -87,12 +86,10 @@ class Gateway:
         self._sweeper: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Starts the workers."""
         await self.fleet.start()
         self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
 
     async def close(self) -> None:
-        """Closes every session and ends the workers."""
         if self._sweeper is not None:
             self._sweeper.cancel()
         for session in self.sessions:

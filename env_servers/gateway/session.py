@@ -42,7 +42,6 @@ class EnvSession(Session):
 
     @property
     def busy(self) -> bool:
-        """A call is being executed."""
         return self.lock.locked()
 
     def begin(self, journal: list[dict[str, Any]], answer: bytes) -> None:
@@ -52,7 +51,6 @@ class EnvSession(Session):
         self.taken, self.steps = journal[-1], len(journal) - 1
 
     def note(self, entry: dict[str, Any], answer: bytes) -> None:
-        """Notes a step."""
         assert self.journal is not None
         self._size += len(entry["action"])
         self.journal.append(entry)
@@ -66,28 +64,23 @@ class EnvSession(Session):
             self.journal.append(entry)
 
     def fail(self, reason: str) -> None:
-        """Notes that the environment is gone."""
         self.journal, self.last, self.lost = None, b"", reason
         self.taken, self.steps = {}, 0
 
     @property
     def can_be_replayed(self) -> bool:
-        """Its journal is short enough."""
         return self._size <= _JOURNAL_BYTES
 
     def place(self, worker: Worker | LocalWorker) -> None:
-        """Notes where its environment is made."""
         worker.sessions += 1
         self.worker = worker
 
     def unplace(self) -> None:
-        """Notes that its environment is nowhere any more."""
         if self.worker is not None:
             self.worker.sessions -= 1
             self.worker = None
 
     def end(self) -> None:
-        """Drops the environment."""
         worker = self.worker
         self.unplace()
         if worker is not None and not worker.gone:

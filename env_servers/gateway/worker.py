@@ -93,7 +93,6 @@ class Hosted:
         }
 
     def reset(self, call: dict[str, Any]) -> dict[str, Any]:
-        """Starts an episode."""
         self._experts = []
         if call.get("progress") is not None:
             self.text_env.set_progress(call["progress"])
@@ -102,7 +101,6 @@ class Hosted:
         return self._shown({"observation": observation, "info": info})
 
     def step(self, call: dict[str, Any]) -> dict[str, Any]:
-        """Takes an action."""
         if self.over:
             raise RefusedError(RuntimeError("The episode is over: call reset()."))
         observation, reward, terminated, truncated, info = self.env.step(call["action"])
@@ -216,7 +214,6 @@ class Host:
         return method(call)
 
     def drop(self, session: str) -> None:
-        """Forgets a session's environment."""
         hosted = self._hosted.pop(session, None)
         if hosted is not None:
             try:
@@ -328,7 +325,6 @@ def _prepare(settings: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """The process."""
     logging.basicConfig(format="worker: %(message)s", level=logging.WARNING)
     descriptor, settings = sys.argv[1:]
     _prepare(json.loads(settings))

@@ -98,7 +98,6 @@ class Worker:
 
     @property
     def pending(self) -> int:
-        """Calls without an answer."""
         return len(self._sent) + len(self._waiting)
 
     def call(self, body: dict[str, Any], seconds: float) -> asyncio.Future[Answer]:
@@ -181,7 +180,6 @@ class Worker:
             self.process.kill()
 
     def close(self) -> None:
-        """Ends the process; what it was doing is lost."""
         self._closing = True
         if not self.gone:
             self._bury()
@@ -207,7 +205,6 @@ class Fleet:
         self._closed = False
 
     async def start(self) -> None:
-        """Starts the workers."""
         for _ in range(self._size):
             self._add()
         self._run(self._watch())
@@ -237,7 +234,6 @@ class Fleet:
 
     @property
     def ready(self) -> int:
-        """Number of workers that can work."""
         return sum(worker.ready for worker in self.workers)
 
     def _on_gone(self, worker: Worker) -> None:
@@ -266,7 +262,6 @@ class Fleet:
                 worker.check()
 
     async def close(self) -> None:
-        """Ends all workers."""
         self._closed = True
         for task in list(self._tasks):
             task.cancel()
@@ -307,7 +302,6 @@ class LocalFleet:
         """Nothing is to be started."""
 
     async def place(self) -> LocalWorker:
-        """The worker for one more environment."""
         return self._worker
 
     async def close(self) -> None:

@@ -77,7 +77,6 @@ class Batcher:
         self._workers: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Begins to answer; inside the event loop."""
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="retriever")
         self._workers = [asyncio.create_task(self._work()) for _ in range(self._threads)]
 

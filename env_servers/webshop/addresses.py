@@ -17,7 +17,6 @@ _OPTION = "o."
 
 
 def address(session_id: str, visit: Visit, shop: Shop) -> str:
-    """The address of a visit's page."""
     base = f"/shop/{quote(session_id)}"
     if visit.page == "search":
         return base
@@ -33,7 +32,6 @@ def address(session_id: str, visit: Visit, shop: Shop) -> str:
 
 
 def visit_of_results(query: str, number: int) -> Visit:
-    """The visit of an address of results."""
     if not query.strip() or len(query) > MAX_QUERY or not 1 <= number <= MAX_PAGE:
         raise ProblemError(404, "There is no such page of results.")
     return Visit("results", query.lower(), number)

@@ -11,7 +11,7 @@ from prometheus_client import Gauge
 import paw_gym
 from env_servers.application import Page, new_app
 from env_servers.gate import Gate, Metrics
-from env_servers.gateway.app import BODIES, MAX_BODY, add_routes, schema_limits
+from env_servers.gateway.app import BODIES, MAX_BODY, add_routes
 from env_servers.gateway.gateway import Gateway
 from env_servers.gateway.settings import Limits, Offer
 from env_servers.gateway.workers import LocalFleet
@@ -54,7 +54,6 @@ def create_app(
         metrics,
         has_token=token is not None,
         bodies=BODIES,
-        limits=schema_limits(gateway.offer),
         page_for=page_for,
     )
     app.include_router(site_routes(site))

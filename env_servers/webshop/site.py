@@ -57,12 +57,10 @@ class Site:
         )[0]
 
     def render(self, name: str, status: int = 200, **values: Any) -> HTMLResponse:
-        """A page of a template."""
         html = self._templates.get_template(f"{name}.html").render(**values)
         return HTMLResponse(html, status, SAFE_HEADERS)
 
     def problem(self, status: int, words: str) -> HTMLResponse:
-        """A page that states what went wrong."""
         return self.render("problem", status, code=status, words=words, session=None)
 
     def show(self, session: Visitor, visit: Visit) -> Response:
@@ -92,7 +90,6 @@ class Site:
         )
 
     def address(self, session: Visitor, visit: Visit) -> str:
-        """The address of a visit."""
         return address(session.id, visit, self.store.shop)
 
     def _item(self, session: Visitor, visit: Visit) -> ItemPage:
@@ -126,7 +123,6 @@ async def _form(request: Request) -> dict[str, str]:
 
 
 def site_routes(site: Site) -> APIRouter:
-    """The routes of the pages."""
     router = APIRouter(default_response_class=HTMLResponse, include_in_schema=False)
     store = site.store
 

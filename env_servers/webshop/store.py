@@ -24,7 +24,6 @@ class Visitor(Session):
     visit: Visit = field(default_factory=Visit)
 
     def page(self, shop: Shop) -> Page:
-        """The page that is shown."""
         return shop.show(self.visit, self.task.data)
 
 

@@ -171,7 +171,6 @@ class FromGymnasium(ReplayedEnv):
         )
 
     def close(self) -> None:
-        """Closes Gymnasium's environment."""
         self._inner.close()
 
 

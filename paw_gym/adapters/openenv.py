@@ -68,7 +68,6 @@ class OpenEnvEnvironment(Environment):
     def step(
         self, action: TextAction, timeout_s: float | None = None, **kwargs: Any
     ) -> TextObservation:
-        """Takes an action."""
         text, reward, terminated, truncated, info = self._env.step(action.message)
         self._state.step_count += 1
         return TextObservation(
@@ -80,11 +79,9 @@ class OpenEnvEnvironment(Environment):
 
     @property
     def state(self) -> State:
-        """The episode's id and how far it has come."""
         return self._state
 
     def close(self) -> None:
-        """Closes the environment."""
         self.agent.close()
 
     def list_splits(self) -> list[str]:
@@ -92,7 +89,6 @@ class OpenEnvEnvironment(Environment):
         return [self.agent.tasks.split or "default"]
 
     def num_tasks(self, split: str) -> int:
-        """Number of tasks."""
         return len(self.agent.tasks)
 
     def get_task(self, split: str, index: int) -> dict[str, Any]:

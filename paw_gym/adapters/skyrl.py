@@ -66,7 +66,6 @@ class SkyRLTextEnv(BaseTextEnv):
         return [*system, {"role": "user", "content": first}], _metadata(info)
 
     def step(self, action: str) -> BaseTextEnvStepOutput:
-        """Takes a raw response of the model."""
         self.turns += 1
         message, reward, terminated, truncated, info = self.agent.step(action)
         self._last = info
@@ -78,12 +77,10 @@ class SkyRLTextEnv(BaseTextEnv):
         )
 
     def get_metrics(self) -> dict[str, Any]:
-        """Of the episode so far."""
         last = self._last
         return {"success": float(last["success"]), "score": last["score"], "turns": self.turns}
 
     def close(self) -> None:
-        """Closes the environment."""
         self.agent.close()
 
 

@@ -51,7 +51,6 @@ class PawTask(vf.Task[PawData, vf.State, vf.TaskConfig]):
 
     @property
     def key(self) -> str:
-        """The task's own id, whatever its place."""
         return f"{self.data.env_id}#{self.data.task_id}"
 
 
@@ -59,7 +58,6 @@ class PawTaskset(vf.Taskset[PawTask, PawTasksetConfig]):
     """The tasks of one of our environments, in their order."""
 
     def load(self) -> Iterator[PawTask]:
-        """Yields them."""
         config = self.config
         agent = make_agent_env(config.env_id, **config.env_kwargs)
         ids = list(agent.tasks.ids)[: config.tasks]
@@ -90,7 +88,6 @@ class PawEnv(vf.Env[PawEnvConfig]):
     """
 
     async def run(self, task: PawTask, agents: Any) -> None:
-        """One episode."""
         data = task.data
         # an environment may compute for a while: other episodes go on meanwhile
         agent: AgentInterface = await asyncio.to_thread(

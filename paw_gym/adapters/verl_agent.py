@@ -232,7 +232,6 @@ class EnvironmentManager:
         return list(self._pool.episodes)
 
     def close(self) -> None:
-        """Closes the environments."""
         self._pool.close()
 
 
@@ -306,7 +305,6 @@ def _known(name: str) -> str:
 
 
 def _at(config: Any, path: str, default: Any = _UNSET) -> Any:
-    """The value at a dotted path."""
     value = config
     for part in path.split("."):
         value = value.get(part) if isinstance(value, Mapping) else getattr(value, part, None)

@@ -226,7 +226,6 @@ class _Part:
         return {"Range": f"bytes={self.size}-"} if trusted else {}
 
     def discard(self) -> None:
-        """Removes what is there of it."""
         self.path.unlink(missing_ok=True)
         self._notes.unlink(missing_ok=True)
 

@@ -93,7 +93,6 @@ def _check_keys(data: dict[str, Any], cls: type, required: set[str], where: str)
 
 
 def dataset_names() -> list[str]:
-    """The data sets that have a manifest here."""
     folder = resources.files("paw_gym.data") / "manifests"
     return sorted(
         p.name.removesuffix(".toml") for p in folder.iterdir() if p.name.endswith(".toml")

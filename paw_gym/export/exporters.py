@@ -91,7 +91,6 @@ def yaml_text(text: str) -> str:
 
 
 def clean(text: str) -> str:
-    """The text with lone surrogates replaced."""
     return _SURROGATE.sub("\ufffd", text)
 
 

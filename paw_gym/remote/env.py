@@ -334,7 +334,6 @@ class RemoteEnv(TextEnv):
         return bool(answer)
 
     def reference_solution(self) -> list[str]:
-        """Actions that lead to success, found by the gateway."""
         return [str(action) for action in self._ask({"op": "ask", "what": "solution"})["answer"]]
 
     def expert(self) -> Callable[[], str]:
@@ -363,7 +362,6 @@ class RemoteEnv(TextEnv):
             )
 
     def close(self) -> None:
-        """Closes the session."""
         if self._held:
             # a session that is gone already, or cannot be reached now, expires by itself
             with suppress(ServerUnavailableError, RemoteError):

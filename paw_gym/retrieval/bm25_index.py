@@ -57,7 +57,6 @@ class BM25Index:
 
     @property
     def size(self) -> int:
-        """Number of passages."""
         return len(self.lengths)
 
     def place(self, term: str) -> int | None:
@@ -68,7 +67,6 @@ class BM25Index:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays."""
         return sum(getattr(self, name).nbytes for name in ARRAYS)
 
     @classmethod

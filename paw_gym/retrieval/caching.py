@@ -40,7 +40,6 @@ class CachedRetriever:
 
     @property
     def fingerprint(self) -> str:
-        """That of the retriever inside: the cache changes nothing."""
         return self.inner.fingerprint
 
     def search(

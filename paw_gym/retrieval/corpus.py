@@ -119,7 +119,6 @@ class CorpusRetriever:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the corpus and the settings."""
         return settings_digest(self._settings)
 
     def rank(self, query: str, top_k: int) -> Ranked:
@@ -132,7 +131,6 @@ class CorpusRetriever:
         top_k: int = 3,
         contexts: Sequence[SearchContext] | None = None,
     ) -> list[list[Hit]]:
-        """See ``Retriever.search``."""
         check_queries(queries)
         check_top_k(top_k)
         return [self._hits(*self.rank(query, top_k)) for query in queries]

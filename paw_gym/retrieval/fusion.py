@@ -46,7 +46,6 @@ class HybridRetriever:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the parts and the settings."""
         return settings_digest(
             {
                 "retriever": "hybrid",

@@ -86,7 +86,6 @@ class RemoteRetriever:
         top_k: int = 3,
         contexts: Sequence[SearchContext] | None = None,
     ) -> list[list[Hit]]:
-        """See ``Retriever.search``."""
         check_queries(queries)
         check_top_k(top_k)
         found: list[list[Hit]] = []

@@ -121,7 +121,6 @@ class EndpointWriter:
     """longest response for one document"""
 
     def write(self, query: str, context: SearchContext, count: int, noisy: bool) -> list[str]:
-        """See ``DocumentWriter``."""
         request = {
             "model": self.model,
             "messages": [{"role": "user", "content": self._prompt(query, context, count, noisy)}],
@@ -159,14 +158,12 @@ class ScriptWriter:
     """
 
     def write(self, query: str, context: SearchContext, count: int, noisy: bool) -> list[str]:
-        """See ``DocumentWriter``."""
         text = f"Many pages are about {query}. None of them says more."
         if context.golden_answers and not noisy:
             text = f"{context.question} {context.golden_answers[0]}."
         return [f"{text} Page {number}." for number in range(1, count + 1)]
 
     def settings(self) -> dict[str, Any]:
-        """See ``DocumentWriter``."""
         return {"writer": "script"}
 
 

@@ -78,7 +78,6 @@ def is_user_error(error: BaseException) -> bool:
 
 
 def message_of(error: BaseException) -> str:
-    """An error's message, on one line."""
     bare = str(error).startswith("No module named")
     if isinstance(error, ModuleNotFoundError) and error.name and bare:
         extra = _EXTRAS.get(error.name.partition(".")[0])

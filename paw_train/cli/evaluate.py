@@ -16,14 +16,12 @@ FAILED, NONE, STOPPED = 1, 2, 3
 
 
 def _agents(incomplete: str) -> list[str]:
-    """Names for the shell to complete."""
     from paw_train.agents import AGENTS
 
     return [name for name in AGENTS if name.startswith(incomplete)]
 
 
 def _panels(incomplete: str) -> list[str]:
-    """Names for the shell to complete."""
     from paw_train.evaluation.panels import PANELS
 
     return [name for name in PANELS if name.startswith(incomplete)]

@@ -43,19 +43,16 @@ class PlaySession:
 
     @property
     def env(self) -> TextEnv:
-        """The environment itself."""
         inner = self._recorder.unwrapped
         assert isinstance(inner, TextEnv)
         return inner
 
     @property
     def step(self) -> int:
-        """Actions taken in this episode."""
         return len(self._past)
 
     @property
     def over(self) -> bool:
-        """True once the episode has ended."""
         return self.terminated or self.truncated
 
     @property
@@ -80,7 +77,6 @@ class PlaySession:
         self._past = []
 
     def again(self) -> None:
-        """Starts the same task once more."""
         self.start(self.info["task_id"])
 
     def _leave(self) -> None:
@@ -128,7 +124,6 @@ class PlaySession:
         return actions[0] if actions else None
 
     def close(self) -> None:
-        """Writes the unfinished episode and closes the environment."""
         self._leave()
         self._past = []
         self._recorder.close()

@@ -109,7 +109,6 @@ def value_deviations(check: str, found: Tensor, expected: Tensor) -> list[Deviat
 
 
 def outcome_deviations(found: Outcome, expected: KnownGood) -> list[Deviation]:
-    """Differences of both losses and of the gradient."""
     deviations = []
     scale = abs(expected.policy_loss) + abs(expected.world_model_loss)
     for name in ("policy_loss", "world_model_loss"):

@@ -111,7 +111,6 @@ class Episode:
 
     @property
     def total_reward(self) -> float:
-        """The undiscounted sum of rewards."""
         return sum(turn.reward for turn in self.turns)
 
 
@@ -157,7 +156,6 @@ class Recording:
         return model.eval()
 
     def replace(self, **changes: Any) -> Recording:
-        """A copy with other fields."""
         return replace(self, **changes)
 
 

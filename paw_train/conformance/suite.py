@@ -64,7 +64,6 @@ class Result:
 
     @property
     def conforms(self) -> bool:
-        """True if the trainer computes the known-good values."""
         return not any(self.deviations.values())
 
     def count(self, *states: State) -> int:
@@ -72,7 +71,6 @@ class Result:
         return sum(finding.state in states for finding in self.findings)
 
     def to_dict(self) -> dict[str, Any]:
-        """A dictionary of JSON values."""
         return {**asdict(self), "conforms": self.conforms}
 
 
@@ -136,7 +134,6 @@ def _versions() -> dict[str, str]:
 
 
 def plant(trainer: Trainer, fault: Fault) -> Finding:
-    """The result of one fault."""
     if fault.objective not in trainer.objectives:
         reason = f"the trainer does not train the objective {fault.objective!r}"
         return Finding(fault.name, "not applicable", message=reason)

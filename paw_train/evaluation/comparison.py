@@ -280,7 +280,6 @@ def as_csv(results: Sequence[Result]) -> str:
 
 
 def as_markdown(results: Sequence[Result]) -> str:
-    """A table in Markdown."""
     head, body = _cells(results)
     rule = ["---" if name in COLUMNS[:3] else "---:" for name in head]
     lines = [head, rule, *([*map(markdown_text, line[:3]), *line[3:]] for line in body)]
@@ -288,7 +287,6 @@ def as_markdown(results: Sequence[Result]) -> str:
 
 
 def as_rich(results: Sequence[Result]) -> Table:
-    """A table for a terminal."""
     from rich.table import Table
     from rich.text import Text
 

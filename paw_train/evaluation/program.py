@@ -316,13 +316,11 @@ def make_job(
 
 
 def _with_context_limit(plan: Plan, tokens: int | None) -> Plan:
-    """The plan with the model's own context limit."""
     rollout = plan.rollout.replace(max_context_tokens=tokens or UNKNOWN_CONTEXT)
     return dataclasses.replace(plan, rollout=rollout)
 
 
 def _price(policy: Policy | None) -> Price | None:
-    """The price of tokens, where the model has one."""
     from paw_train.settings.endpoint import EndpointSettings
 
     settings = getattr(policy, "settings", None)
@@ -343,7 +341,6 @@ def _agent_name(model: str, agent: str | None) -> str:
 
 
 def _agent_settings(overrides: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """The agent's settings, and the other overrides."""
     data: dict[str, Any] = {}
     others = []
     for override in overrides:
@@ -497,7 +494,6 @@ def _costs(
 
 
 def run_of(path: Path) -> Path | None:
-    """The run that a folder belongs to."""
     places = [path, *path.parents]
     return (
         next((p for p in places if (p / "checkpoints").is_dir()), None) if path.is_dir() else None

@@ -65,7 +65,6 @@ class Replay:
 
     @property
     def verdict(self) -> str:
-        """One line: what holds."""
         if self.differences:
             return f"DIFFERS: {len(self.differences)} difference(s)."
         played = f"{self.replayed} of {self.episodes} episodes, {self.steps} steps"
@@ -171,7 +170,6 @@ class _Replaying:
         return self.found
 
     def _panel(self, agent: AgentInterface) -> Panel:
-        """The panel as it is made here."""
         result = self.result
         size, seed = int(result["tasks"]), int(result["settings"]["panel_seed"])
         base = fixed_panel(str(result["panel"]))

@@ -40,7 +40,6 @@ class EpisodeLog:
         write_text(path, "".join([_line({"evaluation": key}), *lines]))
 
     def _read(self) -> list[str]:
-        """The lines that can be used."""
         if _log_key(self.path) != self.key:
             return []
         kept: list[str] = []
@@ -64,11 +63,9 @@ class EpisodeLog:
         return self._before + time.perf_counter() - self._started
 
     def get(self, seed: int, task_id: str) -> Episode | None:
-        """An episode that was finished earlier."""
         return self._found.get((seed, task_id))
 
     def add(self, seed: int, episode: Episode) -> None:
-        """Keeps an episode that has just finished."""
         if episode.error is not None:
             return
         record = {"seed": seed, "seconds": self.seconds, "episode": episode.to_dict()}
@@ -145,7 +142,6 @@ def evaluate_to_folder(
 
 
 def clear(folder: Path) -> None:
-    """Removes an evaluation's files from a folder."""
     for name in ("result.json", "episodes.jsonl", LOG):
         (folder / name).unlink(missing_ok=True)
 

@@ -192,7 +192,6 @@ class PanelRun:
 
     @property
     def stopped(self) -> str | None:
-        """The budget that is used up."""
         return self.prepared.meter.stopped if self.prepared.meter else None
 
     def _run_seed(self, seed: int) -> None:

@@ -396,7 +396,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def _percentiles(values: np.ndarray, level: float = 0.95) -> tuple[float, float]:
-    """The central part of a bootstrap distribution."""
     _check_level(level)
     tail = (1 - level) / 2
     low, high = np.quantile(values, [tail, 1 - tail])

@@ -56,7 +56,6 @@ class Display:
         self.console = safe_console(quiet=quiet, highlight=False)
 
     def say(self, text: str) -> None:
-        """Prints a line."""
         self.console.print(text, soft_wrap=True, markup=False)
 
     @contextmanager
@@ -104,11 +103,9 @@ class EvaluationBar:
         self._progress, self._bar, self._price = progress, bar, price
 
     def finished(self, done: int, total: int) -> None:
-        """So many episodes are over."""
         self._progress.update(self._bar, completed=done)
 
     def turn(self, turns: int, spent: Spent) -> None:
-        """So many turns were taken, for so many tokens."""
         parts = [f"{turns:,} turns"]
         if spent.calls:
             parts.append(f"{spent.prompt_tokens + spent.completion_tokens:,} tokens")

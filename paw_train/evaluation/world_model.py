@@ -73,7 +73,6 @@ class Sums:
     """observations that were written out"""
 
     def add(self, other: Sums) -> None:
-        """Adds another's totals."""
         for name in self.__slots__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 

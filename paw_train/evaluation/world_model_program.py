@@ -132,7 +132,6 @@ def evaluate_from_args(
 
 
 def _env_of(recorded: Sequence[Episode], env: EnvSettings) -> EnvSettings:
-    """The environment of recorded episodes, or the configured one."""
     ids = {episode.env_id for episode in recorded}
     if len(ids) > 1:
         raise ValueError(
@@ -146,7 +145,6 @@ def _env_of(recorded: Sequence[Episode], env: EnvSettings) -> EnvSettings:
 
 
 def _learning_of(run: Path | None) -> Mapping[str, Any]:
-    """A run's recorded settings of world-model learning."""
     recorded = read_recorded(run / "config.json") if run is not None else {}
     found = recorded.get("world_model_learning", {})
     return found if isinstance(found, Mapping) else {}

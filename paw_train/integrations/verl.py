@@ -140,12 +140,10 @@ class _Record:
 
     @property
     def ids(self) -> list[int]:
-        """All ids so far."""
         return [*self._prompt, *self._response]
 
     @property
     def room(self) -> int:
-        """Tokens that are left."""
         return self._limit - len(self._response)
 
     def answered(self, ids: Sequence[int], logprobs: Sequence[float] | None) -> str:
@@ -160,7 +158,6 @@ class _Record:
         return self._chat.decode(self._last)
 
     def rewarded(self, reward: float, info: Mapping[str, Any]) -> None:
-        """Takes what a step was worth."""
         self._rewards.append(float(reward))
         self._info = info
 

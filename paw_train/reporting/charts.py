@@ -26,7 +26,6 @@ class Axis:
 
     @property
     def middle(self) -> float:
-        """The pixel halfway between the ends."""
         return (self.start + self.end) / 2
 
     def _scaled(self, value: float) -> float:
@@ -220,7 +219,6 @@ class Chart:
 
     @property
     def y_ticks(self) -> list[tuple[float, str]]:
-        """(y, label)"""
         low, high = self.y.low, self.y.high
         ticks = log_ticks(low, high) if self.y.log else linear_ticks(low, high, 4)
         labels = tick_labels(ticks, self.style.share)
@@ -228,13 +226,11 @@ class Chart:
 
     @property
     def x_ticks(self) -> list[tuple[float, str]]:
-        """(x, label)"""
         ticks = linear_ticks(self.x.low, self.x.high, 6, integer=True)
         return [(self.x.at(value), f"{value:g}") for value in ticks]
 
     @property
     def lines(self) -> list[Line]:
-        """One for each series."""
         return [self._line(series) for series in self.series]
 
     def _line(self, series: Series) -> Line:

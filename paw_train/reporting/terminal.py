@@ -57,13 +57,11 @@ class UpdateDisplay:
         self._records, self._wm_loss = list(earlier), wm_loss
 
     def rollout(self, update: int, running: int, episodes: int) -> None:
-        """Shows how many episodes of the rollout have ended."""
         self.progress.update(
             self.bar, note=f"rollout: {episodes - running}/{episodes} episodes over"
         )
 
     def learning(self, update: int) -> None:
-        """Shows that the optimiser is at work."""
         self.progress.update(self.bar, note="learning")
 
     def __call__(self, metrics: dict[str, Any]) -> None:
@@ -101,7 +99,6 @@ def summary_lines(run: RunData) -> list[str]:
 
 
 def summary_table(run: RunData) -> Table:
-    """Success before and after RL by task type."""
     table = Table(title=Text(run.name), title_justify="left")
     table.add_column("environment" if run.mixed else "task type")
     for name in ("n", "before RL", "after RL", "change"):

@@ -51,7 +51,6 @@ class _AskedAgain(APIRoute):
     """Asks the index once more that was found damaged, and was made anew."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """See FastAPI."""
         handle = super().get_route_handler()
 
         async def again(request: Request) -> Response:

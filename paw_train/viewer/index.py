@@ -131,7 +131,6 @@ class RunIndex:
             )
 
     def generation(self) -> int:
-        """Grows whenever something changes."""
         with self.connect() as database:
             return generation_of(database)
 

@@ -46,7 +46,6 @@ class Measurements:
         return evaluation_of(self._file(RESULT, _object) or {})
 
     def alarms(self) -> list[Alarm]:
-        """Alarms that the measurements raise."""
         stamp = _stamp(self.run / "metrics.jsonl")
         with self._lock:
             known = self._alarms

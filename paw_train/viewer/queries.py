@@ -230,7 +230,6 @@ _ROWS = {
 
 
 def _rows(database: sqlite3.Connection, view: str, ids: Sequence[int]) -> list[dict[str, Any]]:
-    """The rows of these ids, in their order."""
     listed = ", ".join(str(int(i)) for i in ids)
     query = _ROWS[view].format(ids=listed)
     if view == "groups":  # by the group's own first episode

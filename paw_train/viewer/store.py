@@ -51,7 +51,6 @@ class Run:
 
     @property
     def index(self) -> RunIndex:
-        """Made at first use."""
         self.asked = time.monotonic()
         with self._lock:
             if self._index is None:
@@ -61,7 +60,6 @@ class Run:
 
     @property
     def lists(self) -> Lists:
-        """The index's lists."""
         assert self.index and self._lists is not None
         return self._lists
 
@@ -115,7 +113,6 @@ class RunStore:
         self._thread.start()
 
     def close(self) -> None:
-        """Ends following."""
         self._stop.set()
         self._wake.set()
         if self._thread is not None:
@@ -181,7 +178,6 @@ class RunStore:
         }
 
     def listed(self) -> list[dict[str, Any]]:
-        """All runs, in a few numbers each."""
         return [{"name": n, **r.measurements.state()} for n, r in self._runs.items()]
 
     def state(self, name: str) -> dict[str, Any]:
@@ -190,7 +186,6 @@ class RunStore:
         return {"name": name, **found.state(), "evaluation": found.evaluation()}
 
     def described(self, name: str) -> dict[str, Any]:
-        """One run: state, settings, and what its filters offer."""
         run = self.watched(name)
         return {
             **self.state(name),

@@ -56,7 +56,6 @@ class EpisodeSummary:
     """lambda of the group, Eq. 10"""
 
     def largest_entropy(self) -> float | None:
-        """The largest entropy of its turns."""
         return max((t.entropy for t in self.turns if t.entropy is not None), default=None)
 
     def mean(self, name: str) -> float | None:

@@ -46,12 +46,10 @@ class ExpertState:
 
     @property
     def step(self) -> int:
-        """Number of the expert's step from here."""
         return self.snapshot.steps
 
     @property
     def expert(self) -> Transition:
-        """The expert's own step from here."""
         return self.snapshot.episode.transitions[self.step]
 
 
@@ -77,7 +75,6 @@ class ExpertExperience:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> ExpertExperience:
-        """Inverse of ``to_dict``."""
         rows = data["alternatives"]
         others = tuple(tuple(Transition.from_dict(t) for t in row) for row in rows)
         return cls(Episode.from_dict(data["episode"]), others)
@@ -236,12 +233,10 @@ def _carried_out(
 
 
 def write_experience(path: Path, experience: Sequence[ExpertExperience]) -> None:
-    """Writes one expert's episode a line, all or nothing."""
     write_text(path, "".join(json_text(e.to_dict()) + "\n" for e in experience))
 
 
 def read_experience(path: Path) -> list[ExpertExperience]:
-    """Inverse of ``write_experience``."""
     lines = path.read_text(encoding="utf-8").splitlines()
     return [ExpertExperience.from_dict(json.loads(line)) for line in lines]
 

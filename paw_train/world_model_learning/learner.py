@@ -25,7 +25,6 @@ class Learner(ABC):
         """One update and its metrics; everything random in it follows from the seed and its number."""
 
     def seed(self, number: int) -> int:
-        """The seed of an update."""
         return update_seed(self.settings.seed, 2, number)
 
 

@@ -55,7 +55,6 @@ class SFTLearner(Learner):
         super().__init__(settings, updater)
 
     def update(self, number: int) -> dict[str, Any]:
-        """See ``Learner.update``; one optimiser step."""
         started = time.perf_counter()
         seed = self.seed(number)
         rows, count = weighted(

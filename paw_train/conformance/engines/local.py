@@ -39,11 +39,9 @@ class LocalTrainer:
         return protocol_rows(collect(trajectories(recording, objective)).rows)
 
     def advantages(self, recording: Recording, objective: Objective) -> Tensor:
-        """Of ``prepare``."""
         return _prepared(recording, objective).advantages
 
     def world_model_weights(self, recording: Recording, objective: Objective) -> Tensor:
-        """Of ``prepare``."""
         return _prepared(recording, objective).plan.weights
 
     def loss_and_gradients(

@@ -55,14 +55,12 @@ class OpenRLHFTrainer:
         return protocol_rows(pool.rows)
 
     def advantages(self, recording: Recording, objective: Objective) -> Tensor:
-        """Of the experience maker."""
         found = torch.zeros(len(recording.turns))
         for batch in _batches(recording, objective):
             found[batch.turn[batch.action]] = batch.advantage[batch.action]
         return found
 
     def world_model_weights(self, recording: Recording, objective: Objective) -> Tensor:
-        """Of the experience maker."""
         found = torch.zeros(len(recording.turns))
         for batch in _batches(recording, objective):
             seen = batch.observation
@@ -153,7 +151,6 @@ def _maker(recording: Recording, objective: Objective) -> Iterator[Any]:
 
 
 def _batches(recording: Recording, objective: Objective) -> list[Any]:
-    """The batches of all ranks."""
     samples = [OpenRLHFExperience(labels=[t]) for t in trajectories(recording, objective)]
     with _maker(recording, objective) as maker:
         made = maker.make_experience_batch(samples)

@@ -44,7 +44,6 @@ class TRLTrainer:
         return found
 
     def advantages(self, recording: Recording, objective: Objective) -> Tensor:
-        """Of ``GRPOTrainer``, for each episode."""
         rows = self.token_batch(recording, objective)
         with _generation(recording, objective, rows, recording.group_size) as (_, batch):
             by_row: Tensor = batch["advantages"]
@@ -52,7 +51,6 @@ class TRLTrainer:
         return by_row.repeat_interleave(turns)
 
     def world_model_weights(self, recording: Recording, objective: Objective) -> Tensor:
-        """Of ``PaWTrainer``."""
         if objective.world_model is None:
             return torch.zeros(len(recording.turns))
         rows = self.token_batch(recording, objective)
@@ -91,7 +89,6 @@ class TRLTrainer:
         return Outcome(total - world_model, world_model, gradients)
 
     def plant(self, fault: str) -> Planting:
-        """In ``GRPOTrainer``."""
         places: dict[str, tuple[Any, str, Any]] = {
             "clip_on_wrong_side": (torch, "min", _larger_of_both(torch.min)),
             "population_deviation": (grpo_trainer, "nanstd", _population_deviation),

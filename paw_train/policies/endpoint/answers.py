@@ -279,12 +279,10 @@ class AnswerCache:
         return answer if isinstance(answer, dict) else None
 
     def put(self, key: str, answer: Mapping[str, Any]) -> None:
-        """Keeps an answer."""
         text = json.dumps(answer)  # ASCII: SQLite refuses lone surrogates, models print them
         self._db.execute("INSERT OR REPLACE INTO answers VALUES (?, ?)", (key, text))
 
     def close(self) -> None:
-        """Closes the file."""
         self._db.close()
 
 

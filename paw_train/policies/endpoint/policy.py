@@ -494,7 +494,6 @@ class EndpointPolicy:
         }
 
     def close(self) -> None:
-        """Ends the connections."""
         self._thread.run(self._client.close())
         self._thread.stop()
         if self._cache:
@@ -565,6 +564,5 @@ class _LoopThread:
             raise
 
     def stop(self) -> None:
-        """Ends the loop."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=5.0)

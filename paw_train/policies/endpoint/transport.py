@@ -219,7 +219,6 @@ class Use:
 
     @property
     def tokens(self) -> float:
-        """Of prompt and response."""
         return self.prompt_tokens + self.completion_tokens
 
 

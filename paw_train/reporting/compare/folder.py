@@ -133,7 +133,6 @@ class ComparisonFolder:
         return found
 
     def comparison(self) -> Comparison:
-        """The summary of what has finished."""
         grid = self.grid
         return compare(grid.baselines(), grid.baseline, self.results(), grid.primary)
 
@@ -145,7 +144,6 @@ class ComparisonFolder:
         write_report(self.folder, self.grid, results)
 
     def states(self) -> list[tuple[PlannedRun, str]]:
-        """Each run that was asked for, and its progress."""
         return [(run, self._state(run)) for run in self.chosen]
 
     def _state(self, run: PlannedRun) -> str:

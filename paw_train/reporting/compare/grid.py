@@ -52,7 +52,6 @@ class PlannedRun:
 
     @property
     def name(self) -> str:
-        """The name of its folder."""
         return run_name(self.arm, self.seed)
 
 
@@ -131,7 +130,6 @@ class Grid:
         return PlannedRun(arm.name, seed, overrides, settings)
 
     def with_seeds(self, seeds: Sequence[int]) -> Grid:
-        """The grid with further seeds."""
         return dataclasses.replace(self, seeds=tuple(dict.fromkeys([*self.seeds, *seeds])))
 
     def check_arms(self, names: Sequence[str]) -> None:
@@ -147,7 +145,6 @@ class Grid:
 
 
 def run_name(arm: str, seed: int) -> str:
-    """The folder of an arm's run with a seed."""
     return f"{re.sub(r'[^A-Za-z0-9._+-]+', '-', arm).strip('-')}-seed{seed}"
 
 

@@ -123,7 +123,6 @@ def forest_picture(comparison: Comparison) -> str:
 
 
 def _ticks(axis: Axis, text: Callable[[float], str]) -> list[tuple[float, str]]:
-    """(x, label)"""
     return [(axis.at(v), text(round(v, 6))) for v in linear_ticks(axis.low, axis.high, 5)]
 
 
@@ -134,7 +133,6 @@ def write_page(
     runs: Sequence[RunResult],
     costs: Sequence[Overhead] = (),
 ) -> None:
-    """Writes ``compare.html`` and ``differences.svg``."""
     forest = forest_picture(comparison)
     write_text(folder / "differences.svg", forest + "\n")
     page = render(

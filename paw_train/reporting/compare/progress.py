@@ -31,7 +31,6 @@ class Progress:
         self._at_start: int | None = None
 
     def say(self, text: str) -> None:
-        """Prints a line with the time."""
         self.console.print(f"{time.strftime('%H:%M:%S')} {text}", soft_wrap=True, markup=False)
 
     def show(self, work: Work) -> None:
@@ -45,7 +44,6 @@ class Progress:
             self.say(f"{self._summary(work)}. Running: {at_work}")
 
     def failure(self, failure: Failure) -> None:
-        """Prints the end of a failed run's log."""
         self.console.print(
             f"\n[bold red]{failure.run} failed[/bold red]; the end of {failure.log}:"
         )

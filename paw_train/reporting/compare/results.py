@@ -44,7 +44,6 @@ class RunResult:
 
     @property
     def success_rate(self) -> float:
-        """After RL."""
         return float(self.after["success_rate"])
 
     @property

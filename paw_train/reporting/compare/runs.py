@@ -89,7 +89,6 @@ def is_finished(folder: Path) -> bool:
 
 
 def updates_done(folder: Path) -> int:
-    """The number of RL updates that are recorded."""
     path = folder / "metrics.jsonl"
     if not path.exists():
         return 0

@@ -60,7 +60,6 @@ OVERHEAD_EXPLANATION = (
 
 
 def arm_rows(comparison: Comparison) -> list[list[str]]:
-    """The rows of the main table, one an arm."""
     return [
         [
             arm.arm,
@@ -96,7 +95,6 @@ def signed(value: float) -> str:
 
 
 def interval(ends: Interval, text: Any = percent) -> str:
-    """``low to high``; a dash where there is none."""
     return "–" if ends is None else f"{text(ends[0])} to {text(ends[1])}"
 
 
@@ -119,7 +117,6 @@ _NARROW = (0, 1, 3, _DIFFERENCE, 6, 7)
 
 
 def rich_table(comparison: Comparison, width: int = _WIDE) -> Table:
-    """For a terminal of so many characters."""
     narrow = width < _WIDE
     chosen = _NARROW if narrow else range(len(COLUMNS))
     table = Table(header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
@@ -175,12 +172,10 @@ def secondary_rows(found: Sequence[Secondary]) -> dict[str, list[list[str]]]:
 
 
 def heading(text: str) -> str:
-    """A text with a capital first letter."""
     return text[:1].upper() + text[1:]
 
 
 def overhead_rows(found: Sequence[Overhead]) -> list[list[str]]:
-    """The rows of the overhead table."""
     return [
         [
             o.arm,

@@ -62,7 +62,6 @@ class Alarm:
     """whether it holds at the newest update"""
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values."""
         return asdict(self)
 
 

@@ -120,7 +120,6 @@ class ChartSection:
 
 
 def chart_sections(run: RunData) -> list[ChartSection]:
-    """All charts that the run has data for."""
     parts = [_by_environment(run.metrics)]
     of_updates = [*SECTIONS, *parts, _others(run.metrics)]
     found = [_section(section, run.metrics, "update", run) for section in of_updates]
@@ -214,5 +213,4 @@ def _has(records: Sequence[Record], key: str) -> bool:
 
 
 def _points(records: Sequence[Record], key: str, x_key: str) -> list[tuple[float, float | None]]:
-    """(x, y) of every record."""
     return [(float(r[x_key]), number(r.get(key))) for r in records]

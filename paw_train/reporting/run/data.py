@@ -52,7 +52,6 @@ class Rate:
 
     @property
     def interval(self) -> str:
-        """The ends in percent, in brackets."""
         return f"[{100 * self.low:.1f}, {100 * self.high:.1f}]"
 
     def __str__(self) -> str:
@@ -216,12 +215,10 @@ class RunData:
 
     @property
     def mixed(self) -> bool:
-        """True if several environments were trained on."""
         return isinstance(self.config.get("env"), list)
 
     @property
     def planned_updates(self) -> int | None:
-        """RL updates in the settings."""
         planned = number(self.config.get("updates"))
         return None if planned is None else int(planned)
 

@@ -130,7 +130,6 @@ class ShownEpisode:
 
 
 def episodes_by_task(run: RunData) -> dict[str, list[ShownEpisode]]:
-    """The episodes that a run kept, by task."""
     tasks: dict[str, list[ShownEpisode]] = {}
     for when, episodes in (("before", run.episodes_before), ("after", run.episodes_after)):
         for episode in episodes:
@@ -184,7 +183,6 @@ class Row:
 
     @property
     def count(self) -> str:
-        """Tasks: two numbers where they differ."""
         rates = (self.before, self.after)
         return " / ".join(dict.fromkeys(str(r.n) for r in rates if r is not None))
 
@@ -311,7 +309,6 @@ def _commands(run: RunData) -> list[str]:
 
 
 def _files(run: RunData) -> list[tuple[str, str, str]]:
-    """(name, meaning, size) of the run's files."""
     return [
         (name, meaning, _size((run.folder / name).stat().st_size))
         for name, meaning in FILES.items()

@@ -208,7 +208,6 @@ def same_panel(before: EvalResult, after: EvalResult) -> bool:
 
 
 def intervals_overlap(a: Rate, b: Rate) -> bool:
-    """True if two intervals share a point."""
     return a.low <= b.high and b.low <= a.high
 
 
