@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 from contextlib import suppress
-from math import cos, pi, sin
 from typing import Annotated, Any
 from urllib.parse import parse_qsl
 
 from fastapi import APIRouter, Path, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
 from env_servers.problems import ProblemError
 from env_servers.sessions import UnknownSessionError
 from env_servers.webshop.addresses import address, visit_of_item, visit_of_results
 from env_servers.webshop.store import Store, Visitor
-from paw_gym.envs.webshop.catalogue import Product
 from paw_gym.envs.webshop.goals import SPLITS
 from paw_gym.envs.webshop.pages import DonePage, ItemPage, SubPage
 from paw_gym.envs.webshop.shop import Visit
@@ -51,7 +47,6 @@ class Site:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._templates.globals["picture"] = lambda product: Markup(picture(product))
         self.style: str = self._templates.loader.get_source(  # type: ignore[union-attr]
             self._templates, "style.css"
         )[0]
@@ -200,39 +195,3 @@ def site_routes(site: Site) -> APIRouter:
         return RedirectResponse("/", 303)
 
     return router
-
-
-# --- pictures: rendered from what is known of a product, so nothing is fetched from other hosts --------
-
-
-def picture(product: Product) -> str:
-    """A product's tile as SVG: colours and figure from its category and asin."""
-    seed = hashlib.sha256(product.asin.encode()).digest()
-    kind = hashlib.sha256(product.query.encode()).digest()
-    hue = kind[0] * 360 // 256
-    turn = (hue + 25 + seed[0] % 50) % 360
-    return (
-        '<svg viewBox="0 0 200 200" aria-hidden="true" class="tile" preserveAspectRatio="xMidYMid slice">'
-        f'<rect width="200" height="200" fill="hsl({hue} 42% 88%)"/>'
-        f'<circle cx="{40 + seed[1] % 120}" cy="{30 + seed[2] % 60}" r="{46 + seed[3] % 30}" '
-        f'fill="hsl({turn} 48% 78%)"/>'
-        f"{_figure(kind[1] % 4, seed, turn)}</svg>"
-    )
-
-
-def _figure(kind: int, seed: bytes, hue: int) -> str:
-    fill, angle = f'fill="hsl({hue} 45% 70%)"', seed[4] * 90 / 256
-    if kind == 0:
-        return (
-            f'<rect x="62" y="62" width="96" height="96" rx="18" {fill} '
-            f'transform="rotate({angle:.0f} 110 110)" opacity=".75"/>'
-        )
-    if kind == 1:
-        return f'<ellipse cx="104" cy="118" rx="72" ry="{36 + seed[5] % 26}" {fill} opacity=".75"/>'
-    corners = 3 if kind == 2 else 6
-    points = " ".join(
-        f"{102 + 70 * cos(2 * pi * i / corners + angle):.0f},"
-        f"{110 + 70 * sin(2 * pi * i / corners + angle):.0f}"
-        for i in range(corners)
-    )
-    return f'<polygon points="{points}" {fill} opacity=".75"/>'

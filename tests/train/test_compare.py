@@ -25,7 +25,7 @@ import pytest
 from rich.console import Console
 
 from paw_train.reporting.charts import ChartStyle
-from paw_train.reporting.compare.analysis import compare, overheads
+from paw_train.reporting.compare.analysis import compare
 from paw_train.reporting.compare.folder import ComparisonFolder, report_of
 from paw_train.reporting.compare.grid import (
     Arm,
@@ -646,17 +646,6 @@ def test_curves_of_all_arms_share_their_y_axis() -> None:
     assert [arm for arm, _ in drawn] == ["low", "high"]
     low, high = (chart for _, chart in drawn)
     assert low.y_ticks == high.y_ticks and low.y.high >= 0.9
-
-
-def test_overhead_is_the_ratio_of_medians_without_the_first_update() -> None:
-    runs = fake_results({"grpo": [0.5, 0.6], "grpo+paw": [0.6, 0.6]})
-    (found,) = overheads({"grpo": "grpo", "grpo+paw": "grpo"}, runs)
-    assert found.time == pytest.approx(3.5 / 3.0 - 1)
-    assert found.rollout == pytest.approx(0.0)
-    assert found.train == pytest.approx(0.5) and found.train_per_token == pytest.approx(0.5)
-    assert found.memory == pytest.approx(0.1)
-    text = markdown(compare({"grpo": "grpo", "grpo+paw": "grpo"}, "grpo", runs), [found])
-    assert "| grpo+paw | grpo | 2 | 3.50 | +16.7 % | +0.0 % | +50.0 % | +50.0 % | +10.0 % |" in text
 
 
 def test_the_page_shows_every_arm_escaped_with_bands_and_loads_nothing(tmp_path: Path) -> None:

@@ -1,11 +1,10 @@
-"""Each arm's mean with its interval, its difference to its baseline, and its cost."""
+"""Each arm's mean with its interval, and its difference to its baseline."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
@@ -313,67 +312,3 @@ def _notes(
     if len({run.after.get("panel_hash") for run in runs}) > 1:
         notes.append("Not all runs were evaluated on the same tasks; tasks are not paired.")
     return notes
-
-
-@dataclass(frozen=True)
-class Overhead:
-    """An arm's cost against another's, over the seeds that both have; shares, 0.02 is +2 %."""
-
-    arm: str
-    to: str
-    seeds: tuple[int, ...]
-    seconds: float
-    """of an update"""
-    time: float
-    rollout: float
-    train: float
-    train_per_token: float | None
-    """of the update's time for each token learned from: what is left when episodes differ in length"""
-    memory: float | None
-    """of the highest peak"""
-
-
-def overheads(baselines: Mapping[str, str], runs: Sequence[RunResult]) -> list[Overhead]:
-    """The cost of every arm relative to its baseline, over the seeds in common that have times."""
-    found = []
-    for arm, to in baselines.items():
-        own, other = _by_seed(arm, runs), _by_seed(to, runs)
-        seeds = [s for s in own if s in other and _is_timed(own[s]) and _is_timed(other[s])]
-        if arm == to or not seeds:
-            continue
-        here, base = (_cost([side[s] for s in seeds]) for side in (own, other))
-        shares: list[Any] = [
-            None if here[name] is None or base[name] is None else here[name] / base[name] - 1
-            for name in ("seconds", "rollout", "train", "train_per_token", "memory")
-        ]
-        found.append(Overhead(arm, to, tuple(seeds), here["seconds"], *shares))
-    return found
-
-
-def _is_timed(run: RunResult) -> bool:
-    return all(_values(run, key) for key in ("seconds_rollout", "seconds_train"))
-
-
-def _cost(runs: Sequence[RunResult]) -> dict[str, Any]:
-    """Medians over updates, means over seeds; ``None`` for what was not measured."""
-
-    def mean(key: str, over: Callable[[list[float]], float]) -> float | None:
-        known = [over(values) for run in runs if (values := _values(run, key))]
-        return float(np.mean(known)) if known else None
-
-    rollout, train = (mean(f"seconds_{part}", np.median) for part in ("rollout", "train"))
-    assert rollout is not None and train is not None
-    tokens = mean("tokens", np.mean)
-    return {
-        "seconds": rollout + train,
-        "rollout": rollout,
-        "train": train,
-        "train_per_token": train / tokens if tokens else None,
-        "memory": mean("peak_memory_mb", max),
-    }
-
-
-def _values(run: RunResult, key: str) -> list[float]:
-    """By update, without the first, which pays for first-time allocations."""
-    values = [v for v in run.metrics.get(key, []) if v is not None]
-    return values[1:] or values

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from paw_gym.internals.files import write_json, write_text
-from paw_train.reporting.compare.analysis import Comparison, compare, overheads
+from paw_train.reporting.compare.analysis import Comparison, compare
 from paw_train.reporting.compare.grid import Grid, PlannedRun
 from paw_train.reporting.compare.page import write_page
 from paw_train.reporting.compare.progress import Progress
@@ -28,7 +28,7 @@ from paw_train.reporting.compare.runs import (
     train_command,
     updates_done,
 )
-from paw_train.reporting.compare.tables import as_json, markdown
+from paw_train.reporting.compare.tables import markdown
 from paw_train.settings import Settings
 
 RESULTS, PAGE = "results.json", "compare.html"
@@ -170,11 +170,10 @@ def _check_arms(runs: Sequence[PlannedRun], check: Callable[[Settings], None]) -
 def write_report(folder: Path, grid: Grid, runs: Sequence[RunResult]) -> Path:
     """Writes tables, pictures and page of a comparison; returns the page's path."""
     comparison = compare(grid.baselines(), grid.baseline, runs, grid.primary)
-    costs = overheads(grid.baselines(), runs)
-    write_json(folder / "table.json", as_json(comparison, costs))
-    write_text(folder / "table.md", markdown(comparison, costs))
+    write_json(folder / "table.json", dataclasses.asdict(comparison))
+    write_text(folder / "table.md", markdown(comparison))
     if runs:
-        write_page(folder, grid, comparison, runs, costs)
+        write_page(folder, grid, comparison, runs)
     return folder / PAGE
 
 

@@ -1,4 +1,4 @@
-"""The page of a comparison: table, differences, learning curves, costs, settings."""
+"""The page of a comparison: table, differences, learning curves, settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from paw_gym.internals.files import write_text
 from paw_train.reporting.charts import Axis, Chart, ChartStyle, Series, linear_ticks
 from paw_train.reporting.compare import tables
-from paw_train.reporting.compare.analysis import Comparison, Overhead
+from paw_train.reporting.compare.analysis import Comparison
 from paw_train.reporting.compare.grid import Grid
 from paw_train.reporting.compare.results import RunResult
 from paw_train.reporting.pages import render
@@ -131,7 +131,6 @@ def write_page(
     grid: Grid,
     comparison: Comparison,
     runs: Sequence[RunResult],
-    costs: Sequence[Overhead] = (),
 ) -> None:
     forest = forest_picture(comparison)
     write_text(folder / "differences.svg", forest + "\n")
@@ -146,7 +145,6 @@ def write_page(
         range_note=RANGE_NOTE,
         curves=_curves(grid, runs),
         types=_types(comparison),
-        costs=costs,
         settings=[("all arms", _text(grid.overrides))]
         + [(arm.name, _text(arm.settings)) for arm in grid.arms],
     )

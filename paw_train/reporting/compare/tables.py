@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 from rich import box
@@ -11,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from paw_gym.internals.printable import markdown_text
-from paw_train.reporting.compare.analysis import Comparison, Difference, Overhead, Secondary
+from paw_train.reporting.compare.analysis import Comparison, Difference, Secondary
 
 Interval = tuple[float, float] | None
 
@@ -40,22 +39,6 @@ SECONDARY_COLUMNS = ("arm", "mean", "95 %", "difference", "95 %", "p")
 SECONDARY_EXPLANATION = (
     "Means over seeds with t intervals, differences paired by seed; p is not adjusted. The success "
     "above decides; these explain it."
-)
-OVERHEAD_COLUMNS = (
-    "arm",
-    "to",
-    "seeds",
-    "s per update",
-    "time",
-    "rollout",
-    "training",
-    "training per token",
-    "peak memory",
-)
-OVERHEAD_EXPLANATION = (
-    "Medians over updates, means over seeds. Runs side by side on a busy machine, and policies whose "
-    "episodes differ in length, make these rough. `training per token` is corrected for the lengths; the "
-    "overhead benchmark measures the same update with and without the world model."
 )
 
 
@@ -134,15 +117,13 @@ def rich_table(comparison: Comparison, width: int = _WIDE) -> Table:
     return table
 
 
-def markdown(comparison: Comparison, costs: Sequence[Overhead] = ()) -> str:
-    """The table with its explanation, and that of the costs, for a document."""
+def markdown(comparison: Comparison) -> str:
+    """The table with its explanation, for a document."""
     lines = [*_table(COLUMNS, arm_rows(comparison)), "", EXPLANATION, *comparison.notes]
     for name, rows in secondary_rows(comparison.secondary).items():
         lines += ["", f"**{heading(name)}**", "", *_table(SECONDARY_COLUMNS, rows)]
     if comparison.secondary:
         lines += ["", SECONDARY_EXPLANATION]
-    if costs:
-        lines += ["", *_table(OVERHEAD_COLUMNS, overhead_rows(costs)), "", OVERHEAD_EXPLANATION]
     return "\n".join(lines) + "\n"
 
 
@@ -173,25 +154,3 @@ def secondary_rows(found: Sequence[Secondary]) -> dict[str, list[list[str]]]:
 
 def heading(text: str) -> str:
     return text[:1].upper() + text[1:]
-
-
-def overhead_rows(found: Sequence[Overhead]) -> list[list[str]]:
-    return [
-        [
-            o.arm,
-            o.to,
-            str(len(o.seeds)),
-            f"{o.seconds:.2f}",
-            *(_share(v) for v in (o.time, o.rollout, o.train, o.train_per_token, o.memory)),
-        ]
-        for o in found
-    ]
-
-
-def _share(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:+.1f} %"
-
-
-def as_json(comparison: Comparison, costs: Sequence[Overhead] = ()) -> dict[str, Any]:
-    """Everything in the tables as plain values; rates, differences and overheads are fractions."""
-    return {**asdict(comparison), "overhead": [asdict(cost) for cost in costs]}
