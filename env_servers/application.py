@@ -104,13 +104,10 @@ def new_app(
     """An application without routes of its own yet, but with ``/metrics`` and ``/openapi.json``.
 
     Args:
-        title: its name.
-        metrics: what ``/metrics`` shows.
         has_token: whether clients must show a token (which ``Gate`` checks).
         bodies: models that are read by ``read``.
         limits: by model and field, more of its JSON schema: bounds that are known at run time only.
         page_for: what renders errors at a path that people open; ``None``: a program asks there.
-        lifespan: of the application.
     """
     app = FastAPI(
         title=title, version=paw_gym.__version__, docs_url=None, redoc_url=None,

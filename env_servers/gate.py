@@ -68,8 +68,6 @@ class Gate:
     accepted is in the scope, as ``TOKEN``: nothing else that a client sends says who it is.
 
     Args:
-        app: the service.
-        metrics: where to count.
         token: what clients must show, or several of which they must show one; ``None``: nothing.
         max_body: bytes of a request's body.
         hosts: names that the service is reached by, beside this machine's own and any address.

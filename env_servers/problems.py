@@ -14,7 +14,6 @@ class ProblemError(Exception):
 
     Args:
         status: of HTTP; the title is its name.
-        detail: a sentence: what happened, and what to do.
         more: further members. ``exception``: what an environment raised, if a wrong argument is
             to blame; ``retry_after``: seconds after which the same may succeed; ``errors``: each
             mistake of a malformed request, with the JSON pointer to it.
@@ -25,11 +24,7 @@ class ProblemError(Exception):
         self.status, self.detail, self.more = status, detail, more
 
     def content(self, instance: str | None = None) -> bytes:
-        """The problem details as JSON in ASCII: what a request held need not be valid Unicode.
-
-        Args:
-            instance: the path of the request.
-        """
+        """The problem details as JSON in ASCII: what a request held need not be valid Unicode."""
         content = {
             "type": "about:blank",
             "title": HTTPStatus(self.status).phrase,

@@ -140,10 +140,7 @@ def run(
     What has no answer when the time for that is over gets 503.
 
     Args:
-        app: the service.
-        settings: where to listen.
         sockets: of ``bound_sockets``, if the address was taken before.
-        verbose: log every request.
         drain: called at SIGTERM, if a service has more to finish than requests; gives a function
             that says whether all is done. A second signal ends the service at once.
         drain_seconds: how long what is to be finished may take.
@@ -195,10 +192,7 @@ class _Server(uvicorn.Server):
     """Checks its connections; gives up what it holds when it has shut down; finishes first at SIGTERM.
 
     Args:
-        config: of uvicorn.
         held: closed when it has shut down: uvicorn ends the process by its signal then.
-        drain: as of ``run``.
-        drain_seconds: as of ``run``.
     """
 
     def __init__(

@@ -67,9 +67,6 @@ class SessionStore:
 
     Args:
         lifetime: seconds after which a session that nobody uses is forgotten.
-        limit: sessions at a time.
-        limit_per_client: sessions at a time of one peer.
-        clock: gives the time in seconds.
 
     Raises:
         ValueError: a limit that is not positive.
@@ -123,8 +120,6 @@ class SessionStore:
         """The client's session of that id; using it keeps it alive.
 
         Args:
-            session_id: its name.
-            client: who asks.
             kind: the class that it must be of, if a server has several.
 
         Raises:

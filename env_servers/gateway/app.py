@@ -68,10 +68,7 @@ class GatewayApp(Gate):
     """The application, with the gateway in it.
 
     Args:
-        app: the routes.
-        metrics: where to count.
         tokens: what clients must show, one of them.
-        gateway: what answers.
         hosts: names beside this machine's own that it is reached by.
     """
 

@@ -50,8 +50,6 @@ class Gateway:
     """Answers calls.
 
     Args:
-        offer: what may be asked for.
-        limits: how much of it.
         modules: imported in each worker: those that register environments.
         sessions: where sessions are kept, where other routes keep theirs there too; ``None``: a
             store of its own, with these limits.

@@ -41,11 +41,7 @@ log = logging.getLogger("env_servers.gateway.worker")
 
 
 class RefusedError(Exception):
-    """A call with a wrong argument; the environment is as before.
-
-    Args:
-        error: what was raised.
-    """
+    """A call with a wrong argument; the environment is as before."""
 
     def __init__(self, error: BaseException) -> None:
         reason = error.args[0] if isinstance(error, KeyError) and error.args else error

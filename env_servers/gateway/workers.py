@@ -189,7 +189,6 @@ class Fleet:
     """So many workers at a time; one that dies is replaced.
 
     Args:
-        size: how many.
         modules: imported in each: those that register environments.
         memory_mb: address space of each; 0: no limit.
     """

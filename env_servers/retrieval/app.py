@@ -105,7 +105,6 @@ def create_app(
     """The server as an ASGI application.
 
     Args:
-        retriever: answers the queries.
         name: what ``/v1/info`` calls it.
         limits: what one request may ask for; ``None``: the defaults.
         token: what clients must show; ``None``: nothing.

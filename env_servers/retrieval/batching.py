@@ -45,7 +45,6 @@ class Batcher:
     """Puts requests together and takes their results apart again.
 
     Args:
-        retriever: answers the queries.
         max_batch: queries of one call (a request with more is answered in several).
         max_wait: seconds that a lone request waits for company.
         threads: calls at a time.

@@ -34,16 +34,12 @@ class FromGymnasium(ReplayedEnv):
     worlds have them, comes with an expert: the policy of the greatest expected reward.
 
     Args:
-        env: its id in Gymnasium.
         describe: ``describe(env, observation)``, the text that the agent sees; ``env`` is unwrapped.
         actions: a name for each action, in the order of its action space.
-        instruction: the task, as the agent reads it.
         possible: ``possible(env)``, the numbers of the actions that make sense now; ``None``: those that can
             change something, if there is a table of transitions, else all.
         succeeded: ``succeeded(total_reward)``, asked when the environment itself ends an episode.
         split: ``train``, ``valid`` or ``test``; no seed of one is in another.
-        num_tasks: seeds of the split.
-        max_steps: step budget.
         env_kwargs: arguments of the environment; a part of the tasks' ids.
 
     Raises:

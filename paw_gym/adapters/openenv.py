@@ -40,7 +40,6 @@ class OpenEnvEnvironment(Environment):
     """One of our environments as OpenEnv's ``Environment``.
 
     Args:
-        env_id: a registered id.
         bare: take bare actions and give bare observations, rather than prompts and raw responses.
         env_kwargs: settings of ``make_agent_env``; those of the environment included.
     """
@@ -128,9 +127,6 @@ def create_openenv_app(
     put a proxy in front that asks for one.
 
     Args:
-        env_id: a registered id.
-        max_sessions: sessions at a time.
-        bare: see ``OpenEnvEnvironment``.
         env_kwargs: settings of ``make_agent_env``; those of the environment included.
     """
     return create_fastapi_app(

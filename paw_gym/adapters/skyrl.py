@@ -33,7 +33,6 @@ class SkyRLTextEnv(BaseTextEnv):
         env_config: what SkyRL passes of its configuration; not used.
         extras: of the data set's row: ``task_id`` or ``task_index``, ``seed``, ``max_turns``; nulls count as
             left out.
-        env_id: a registered id.
         env_kwargs: settings of ``make_agent_env``; those of the environment included.
     """
 
@@ -105,8 +104,6 @@ def rows(
 
     Args:
         env_id: a registered id; goes into the column ``data_source``.
-        task_ids: the tasks.
-        env_class: the name that was registered.
         extras: more for each row (``seed``, ``max_turns``).
     """
     return [

@@ -33,7 +33,6 @@ class ToolEnvironment:
     """One episode at a time of an environment, as ``GRPOTrainer`` uses it. Public methods are tools.
 
     Args:
-        env_id: a registered id.
         agent_kwargs: settings of ``make_agent_env``, those of the environment included.
     """
 
@@ -51,7 +50,6 @@ class ToolEnvironment:
         Args:
             task_id: the task; ``None``: the environment chooses one by the seed.
             env_seed: of the episode; ``None``, as a data set fills rows that lack the column: 0.
-            columns: other columns of the row, which are not read.
 
         Raises:
             KeyError: there is no such task.
@@ -107,7 +105,6 @@ def environment_factory(env_id: str, **agent_kwargs: Any) -> Callable[[], ToolEn
     """The argument ``environment_factory`` of ``GRPOTrainer``.
 
     Args:
-        env_id: a registered id.
         agent_kwargs: settings of ``make_agent_env``, those of the environment included.
     """
     return functools.partial(ToolEnvironment, env_id, agent_kwargs)
@@ -123,7 +120,6 @@ def task_rows(
     """Rows of a data set: ``prompt``, ``task_id`` and ``env_seed``.
 
     Args:
-        env_id: a registered id.
         style: ``tools`` for ``environment_factory``, which fills the prompt when an episode starts;
             ``text`` for ``TextRollouts``, which finds the task by the prompt.
         tasks: ids, or the first so many, at least 1; ``None``: all.

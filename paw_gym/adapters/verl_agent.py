@@ -38,8 +38,6 @@ class EnvironmentManager:
     ``invalid_penalty`` is given, because verl-agent subtracts its own (``use_invalid_action_penalty``).
 
     Args:
-        env_id: a registered id.
-        groups: tasks at a time.
         group_size: episodes of each task, next to each other (``env.rollout.n``).
         seed: of the choice of tasks and of the environments.
         task_ids: tasks to go through in order, for validation; ``None`` samples them at each ``reset``.
@@ -149,9 +147,6 @@ class EnvironmentManager:
     ) -> tuple[Observations, NDArray[np.float64], NDArray[np.bool_], list[dict[str, Any]]]:
         """Takes a response for each environment; those whose episode is over ignore it.
 
-        Args:
-            text_actions: raw responses, one for each environment.
-
         Returns:
             (observations, rewards [N], dones [N], infos). An episode that is over keeps its last observation
             and info, and has reward 0.
@@ -211,7 +206,6 @@ class EnvironmentManager:
         """Success by the last step of each episode that was not yet over.
 
         Args:
-            total_infos: by environment and step.
             total_batch_list: by environment and step, with ``active_masks``.
 
         Returns:

@@ -50,13 +50,10 @@ def download_dataset(
     checksum the manifest does not know has to be the one that came first, if ``dest`` records it.
 
     Args:
-        manifest: what to fetch.
         dest: the folder to make; ``None``: ``default_folder``.
         mirror: fetch from below this address instead (and take checksums from its SHA256SUMS).
         from_folder: take the files from this folder instead.
-        force: replace what is there.
         keep_archives: leave the archives beside the folder.
-        progress: called after every chunk.
 
     Raises:
         DownloadError: a file cannot be had, is damaged, or does not fit on the disk.
@@ -241,11 +238,6 @@ def verify_dataset(
     folder: Path, *, quick: bool = False, progress: Progress = _no_progress
 ) -> list[str]:
     """Compares a data folder with its receipt; returns what is wrong, a line each.
-
-    Args:
-        folder: the data folder.
-        quick: compare sizes only.
-        progress: called for the files.
 
     Raises:
         FileNotFoundError: there is no receipt to compare with.

@@ -50,7 +50,6 @@ def fetch(
     Args:
         file: what to fetch; its addresses are tried in order.
         folder: where to; must exist.
-        progress: called after every chunk.
         reserve: called with the bytes that are still to come; raises where the disk is too small.
 
     Raises:
@@ -211,7 +210,6 @@ class _Part:
         """Headers that ask for the remaining bytes; none if they could be those of another file.
 
         Args:
-            url: the address.
             trusted: whether a checksum will show if the halves do not fit.
         """
         if self.size == 0:

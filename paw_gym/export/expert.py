@@ -18,9 +18,6 @@ def expert_episodes(
     """Runs the expert on tasks that are sampled without repetition while there are any left.
 
     Args:
-        env_id: a registered id.
-        episodes: how many.
-        seed: of the choice of tasks and of the environment.
         agent_kwargs: settings of ``make_agent_env``, those of the environment included.
 
     Yields:

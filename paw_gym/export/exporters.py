@@ -44,12 +44,7 @@ class Tally:
     def count(
         self, episodes: Iterable[Episode], progress: Callable[[Tally], None] | None = None
     ) -> Iterator[Episode]:
-        """The same episodes, counted as they go by.
-
-        Args:
-            episodes: what to count.
-            progress: called after each episode.
-        """
+        """The same episodes, counted as they go by."""
         for episode in episodes:
             self.episodes += 1
             self.transitions += len(episode.transitions)

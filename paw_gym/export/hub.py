@@ -50,9 +50,6 @@ def write_hub_dataset(
 
     Args:
         out: the folder; it appears whole or not at all.
-        episodes: what to write.
-        force: replace what is there.
-        progress: called after each episode.
 
     Returns:
         What was written.

@@ -39,8 +39,6 @@ def write_minari(
     Args:
         out: the folder, named as Minari names data sets (``NAME-vN``); it appears whole or not at all.
         episodes: what to write; those without a step are left out, Minari has no place for them.
-        force: replace what is there.
-        progress: called after each episode.
 
     Returns:
         What was written.

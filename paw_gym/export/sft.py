@@ -94,12 +94,8 @@ def write_sft(
 
     Args:
         out: the folder; it appears whole or not at all.
-        episodes: what to learn from.
         kinds: ``policy`` (steps of successful episodes), ``world_model`` (steps of all), or both.
         failures: make demonstrations of unsuccessful episodes too.
-        dedup: write identical examples once.
-        force: replace what is there.
-        progress: called after each episode.
 
     Raises:
         FileExistsError: ``out`` exists.

@@ -54,7 +54,6 @@ class _MalformedError(RemoteError):
     """A request was refused for what it holds.
 
     Args:
-        status: of the answer.
         said: its detail, and who said it.
     """
 
@@ -105,9 +104,7 @@ class GatewayClient:
     """Speaks to one gateway. Its sessions are its own: a key goes along that nobody else knows.
 
     Args:
-        url: the gateway's address.
         token: bearer token, if the gateway asks for one; ``None``: that of this user's own gateway.
-        timeout: seconds to wait for an answer.
     """
 
     def __init__(self, url: str, token: str | None, timeout: float) -> None:

@@ -43,7 +43,6 @@ class BM25Retriever(CorpusRetriever):
         b: length normalisation; Anserini's default.
         on_error: ``raise`` or ``skip``, for malformed lines of the corpus.
         compiled: use numba; ``None``: if it is installed and the corpus is large.
-        progress: called as indexing goes on.
 
     Raises:
         CorpusError: the corpus is malformed.
@@ -99,7 +98,6 @@ class BM25Scorer:
     """Ranks the passages of an index.
 
     Args:
-        index: the postings.
         k1: how soon repeated terms stop counting.
         b: how much long passages are discounted, 0 to 1.
         compiled: use numba; ``None``: if it is installed and the index is large.

@@ -74,7 +74,6 @@ class BM25Index:
         """Maps the arrays of a folder.
 
         Args:
-            folder: what ``build_index`` wrote.
             corpus: fingerprint that the corpus at hand has; ``None``: not compared.
 
         Raises:
@@ -184,11 +183,9 @@ def build_index(
     A build that was interrupted goes on with the shards that are missing.
 
     Args:
-        corpus: the passages.
         folder: where the index goes; ``None``: it is kept in memory.
         shard_size: passages indexed at a time; each takes about 1 kB of memory meanwhile.
         workers: processes that index shards side by side (with a folder).
-        progress: called after every shard.
 
     Raises:
         IndexMismatchError: the folder holds an index, or shards, of another corpus.

@@ -28,7 +28,6 @@ class CompiledRanking:
     """Ranks by compiled loops; remembers how much each term can add at most.
 
     Args:
-        index: the postings.
         inverse: [256] float32, one over what tf is compared with, by code of length.
 
     Raises:
@@ -55,7 +54,6 @@ class CompiledRanking:
             starts: [t] int64, where their postings begin,
             ends: [t] int64, and end.
             weights: [t] float32.
-            top_k: how many passages, at most.
         """
         index, one = self._index, np.float32(1)
         for place, start, end in zip(places, starts, ends, strict=True):

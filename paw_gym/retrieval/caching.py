@@ -18,12 +18,7 @@ _Key = tuple[str, int, SearchContext | None]
 
 
 class CachedRetriever:
-    """Keeps the results of the latest searches; failures are not kept.
-
-    Args:
-        inner: what is asked otherwise.
-        size: how many results to keep.
-    """
+    """Keeps the results of the latest searches; failures are not kept."""
 
     def __init__(self, inner: Retriever, size: int = 10_000) -> None:
         if size < 1:

@@ -43,7 +43,6 @@ class Corpus(Sequence[Passage]):
 
     Args:
         passages: reads the passage at a position.
-        count: how many there are.
         fingerprint: hash over all passages.
         source: what messages call it.
         skipped: line numbers that were left out as malformed.
@@ -195,7 +194,6 @@ class _Lines:
     """Reads passages at known offsets; ``pread`` needs no position, so threads and forks can share it.
 
     Args:
-        path: the file.
         offsets: [N, 2] int64, where each passage begins and ends.
         version: of the file that the offsets belong to (``_version``).
 

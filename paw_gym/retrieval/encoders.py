@@ -71,7 +71,6 @@ class SentenceEncoder:
         model: a folder, or a name on the hub.
         device: such as ``cpu`` or ``cuda``; ``None``: the best there is.
         half: compute in 16 bit.
-        batch_size: texts encoded at a time.
         prefixes: before queries and before passages.
     """
 
@@ -124,7 +123,6 @@ def make_encoder(model: str | Encoder, **settings: Any) -> Encoder:
 
     Args:
         model: the name; an encoder is returned as it is.
-        settings: arguments of ``SentenceEncoder``.
     """
     if not isinstance(model, str):
         return model

@@ -21,7 +21,6 @@ class HybridRetriever:
     """Adds up ``1 / (rank_constant + rank)`` over the lists of several retrievers (Cormack et al. 2009).
 
     Args:
-        parts: the retrievers.
         rank_constant: how little the first places stand out; 60 in the paper.
         depth: how many passages of each list count.
     """
@@ -89,11 +88,7 @@ def make_hybrid(
     """A hybrid of retrievers by name over one corpus.
 
     Args:
-        corpus: what all of them search.
-        parts: their names.
         settings: more arguments of each, by name, such as ``{"e5": {"index": "DIR"}}``.
-        rank_constant: see ``HybridRetriever``.
-        depth: see ``HybridRetriever``.
     """
     from paw_gym.internals.naming import did_you_mean
     from paw_gym.retrieval.factory import make_retriever

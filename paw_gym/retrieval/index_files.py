@@ -22,12 +22,7 @@ class IndexMismatchError(ValueError):
 
 
 class DamagedIndexError(ValueError):
-    """A file of an index is missing, cut off or unreadable.
-
-    Args:
-        path: the file.
-        reason: what is wrong with it.
-    """
+    """A file of an index is missing, cut off or unreadable."""
 
     def __init__(self, path: Path, reason: object) -> None:
         super().__init__(

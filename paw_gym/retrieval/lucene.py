@@ -80,7 +80,6 @@ def build_lucene_index(corpus: Corpus, folder: Path, threads: int = 1) -> None:
     """Indexes a corpus with Anserini; documents are named by their position.
 
     Args:
-        corpus: the passages.
         folder: the index; appears when it is whole.
         threads: of Anserini; with more than one, ties are no longer in the order of the corpus.
     """
@@ -95,8 +94,6 @@ def index_documents(
     """Indexes documents with Anserini; the folder appears when it is whole.
 
     Args:
-        documents: name and text of each.
-        folder: the index.
         note: what it was made of; kept in it.
         threads: of Anserini; with more than one, ties are in any order.
     """

@@ -28,13 +28,10 @@ class RemoteRetriever:
     asked what it is, and one that does not know ``/v1/info`` is taken for a Search-R1 server.
 
     Args:
-        url: the server's address.
         token: what it wants to be shown; ``None``: the token of this user's own server.
-        timeout: seconds to wait for it.
         attempts: how often to ask before a search has failed.
         backoff: seconds before the second attempt, doubled for each after it.
         batch_size: queries sent in one request.
-        wait: sleeps between attempts.
     """
 
     def __init__(

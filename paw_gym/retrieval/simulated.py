@@ -91,9 +91,6 @@ class DocumentWriter(Protocol):
         """At most ``count`` documents, best first.
 
         Args:
-            query: what is searched for.
-            context: the question behind it.
-            count: how many documents are wanted.
             noisy: whether they must be of no help.
 
         Raises:
@@ -177,18 +174,13 @@ class SimulatedRetriever:
 
     Args:
         url: address of the endpoint, up to and including its version (``http://host:8000/v1``).
-        model: name of the model there.
-        token: the endpoint's key.
         curriculum: settings of ``Curriculum``.
         tell_answers: whether the model may see the golden answers when it is to be useful.
         temperature: of its sampling.
         max_tokens: longest response for one document.
         seed: of the choice between useful and noisy.
-        parallel: requests at a time.
-        timeout: seconds to wait for a response.
         attempts: how often to ask before a search has failed.
         backoff: seconds before the second attempt, doubled for each after it.
-        wait: sleeps between attempts.
         writer: who writes: ``model``, the one at ``url``; ``script``, fixed sentences for tests and dry
             runs, which need no model; or a ``DocumentWriter``.
 

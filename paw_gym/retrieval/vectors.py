@@ -27,10 +27,7 @@ class VectorStore:
     """The finished vectors of a corpus, mapped into memory.
 
     Args:
-        folder: what ``encode_corpus`` filled.
         bounds: first position of each shard, and the end.
-        dim: length of a vector.
-        storage: how the numbers are kept.
     """
 
     folder: Path
@@ -91,13 +88,9 @@ def encode_corpus(
     """Encodes a corpus, shard by shard; what is there already is kept.
 
     Args:
-        corpus: the passages.
-        encoder: makes the vectors.
-        folder: where they go.
         storage: ``float32``, ``float16`` or ``int8``: 4, 2 or 1 byte a number.
         shard_size: passages of one file; an interruption loses less than one.
         batch_size: passages given to the encoder at a time.
-        progress: called after every batch.
 
     Raises:
         ValueError: unknown storage, or a size below 1.

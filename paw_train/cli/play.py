@@ -145,9 +145,7 @@ class Screen:
     """Shows a session and passes it what is typed (or piped in).
 
     Args:
-        title: name of the environment.
         interactive: whether a person types; else the lines are echoed, so that a log can be read.
-        console: where to print.
     """
 
     def __init__(self, title: str, interactive: bool, console: Console | None = None) -> None:

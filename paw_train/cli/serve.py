@@ -86,10 +86,6 @@ def serve(
     """Makes a service and runs it. It takes its address first: what it serves may take long to open.
 
     Args:
-        name: for people.
-        settings: where it listens.
-        make: makes it.
-        verbose: log every request.
         has_pages: whether people open it in a browser.
         on_address: called with the address, and with the link that opens the page.
         options: of ``run``.
@@ -326,7 +322,6 @@ def open_when_ready(address: str, link: str) -> None:
     """Opens a server's page as soon as it is there; does nothing on a machine without a screen.
 
     Args:
-        address: of the server.
         link: what to open; other users can see a program's arguments, so it is not one of them.
     """
     import sys

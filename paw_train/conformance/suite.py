@@ -111,9 +111,6 @@ def run(
 
     Args:
         trainer: is called, never changed for longer than a fault is planted.
-        name: of the trainer in the result.
-        faults: names of the faults to plant.
-        progress: called with what is done next.
     """
     started = time.perf_counter()
     deviations = {}

@@ -56,16 +56,11 @@ def evaluate(
 
     Args:
         policy: answers; ``None`` for agents that need no model.
-        env: the environment.
         split: that the panel is sampled from.
-        size: of the panel.
         panel_seed: of the panel's sample.
-        settings: sampling and limits.
         seed: of sampling; further runs over the panel use the seeds that follow it.
         batch: tasks whose episodes run together.
         agent: one of ``paw_train.agents.AGENTS``.
-        model: its name in the result.
-        progress: called with (finished, all).
         plays: how many times the panel is run.
 
     Returns:
@@ -93,13 +88,8 @@ def evaluate_members(
     """Evaluates a policy on a panel of each environment of a run.
 
     Args:
-        policy: answers.
-        settings: of the run.
         splits: that the panels are sampled from, by environment.
-        tasks: of each panel.
         plays: how many times each panel is run.
-        model: its name in the result.
-        progress: called with (finished, all) episodes.
 
     Returns:
         (the result: of a run of one environment as ``evaluate`` gives it, else ``joined``; the episodes of

@@ -40,12 +40,6 @@ def environment_record(
 ) -> dict[str, Any]:
     """The environment's entry in ``result.json``.
 
-    Args:
-        env: its settings.
-        split: of the tasks.
-        panel: the tasks.
-        make_env: makes it.
-
     Returns:
         ``id``, ``split`` (``None``: it has none), ``arguments`` (defaults included; no paths), ``tasks``
         (fingerprint of the task set), ``behaviour`` (hash of its answers on a few tasks of the panel),
@@ -141,7 +135,6 @@ def behaviour_hash(env: TextEnv, task_ids: Sequence[str]) -> str | None:
     they are called.
 
     Args:
-        env: the environment.
         task_ids: a few of these are used, at equal distances in the list.
 
     Returns:

@@ -42,12 +42,10 @@ def write_noise_gradient(
     """Scores recorded transitions of a run and writes ``noise_gradient.json``.
 
     Args:
-        run_dir: the run's folder.
         rule: which text is noise: ``module:function``; ``None``: the environment's own rule. Where it
             has none the file notes that, and has no shares.
         checkpoint: ``warm``, ``latest`` or ``best``; ``None``: the best, else the latest.
         transitions: how many are sampled from the recorded ones; the paper took 100.
-        seed: of that sample.
         overrides: ``key=value`` settings, such as where the environment's data lies.
 
     Raises:
@@ -128,8 +126,6 @@ def observation_probabilities(
     """The probability of each next-observation token.
 
     Args:
-        policy: scores.
-        rows: one transition each.
         token_budget: padded tokens of one forward pass.
 
     Returns:

@@ -216,8 +216,6 @@ def panel_title(
 
     Args:
         base: the fixed panel that it was made from; ``None``: none.
-        env: the environment.
-        split: of the tasks.
         size: tasks that were asked for; ``None``: all.
         seed: of the sample; ``None``: the tasks are no sample.
         ids: of all tasks that the environment has.

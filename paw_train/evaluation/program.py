@@ -104,7 +104,6 @@ def evaluate_from_args(
         agent: one of ``paw_train.agents.AGENTS``; ``None``: the policy as it is trained.
         panel: a named panel; ``None``: tasks sampled according to ``evaluation``.
         seeds: how many times the panel is run, each time with another seed.
-        quiet: print nothing.
         fresh: run it again, and replace the folder's contents.
 
     Returns:
@@ -147,13 +146,7 @@ def evaluate_several(
 
     Args:
         models: as ``model`` of ``evaluate_from_args``; so are the other arguments.
-        overrides: of each evaluation.
         out: the folder for the evaluations' folders; ``None``: those of single evaluations.
-        agent: of each.
-        panels: their names.
-        seeds: of each.
-        quiet: print nothing.
-        fresh: run all again.
 
     Raises:
         ValueError: something that the arguments name is not there; nothing was evaluated.

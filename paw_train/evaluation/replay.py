@@ -93,7 +93,6 @@ def replay(
         path: its folder, or the ``result.json`` in it, beside which ``episodes.jsonl`` lies.
         overrides: arguments of the environment that locate something here: ``env.kwargs.data_dir=DIR``.
         sample: episodes to play; ``None``: all. All are read, and counted.
-        seed: of that sample.
 
     Raises:
         ValueError: it cannot be checked: it is not such a result or larger than allowed, its environment is

@@ -25,7 +25,6 @@ class EpisodeLog:
     not kept: they are run again.
 
     Args:
-        path: the file.
         key: names the evaluation: equal for equal settings, prompts, tasks and weights.
     """
 
@@ -102,10 +101,8 @@ def finished_result(
     """The result in a folder if it is this evaluation's, and complete; ``None``: episodes are missing.
 
     Args:
-        folder: of the evaluation.
         key: names the evaluation (``runner.evaluation_key``).
         wanted: its settings, under the names that its result has.
-        seeds: of its runs.
 
     Raises:
         ValueError: the folder holds another evaluation; names what differs.

@@ -288,17 +288,12 @@ def evaluate_plan(
     """Runs an agent on a panel and summarises the episodes.
 
     Args:
-        plan: the tasks and settings.
         policy: answers; ``None`` for agents that need no model.
-        model: its name in the result.
         log_path: holds finished episodes until the evaluation is complete; those that it holds already
             are not run again.
-        progress: called after each episode.
         records: whether the result describes the environment and the model, which takes a few steps in
             the environment, episodes hold what was sent to the model, and tasks that failed
             by an error are left out of rates. Without, as in training, such a task is no success.
-        watch: called after each turn.
-        prepared: of ``prepare``, where that was done already.
 
     Returns:
         (the contents of ``result.json``, the episodes: seeds in turn, each in the panel's order)
@@ -386,10 +381,6 @@ def estimate(plan: Plan, settings: EndpointSettings) -> dict[str, dict[str, Any]
     """Runs a few of the tasks with random actions in place of a model's.
 
     Random actions hardly ever solve a task, so nearly every episode takes all its steps.
-
-    Args:
-        plan: the evaluation.
-        settings: prices.
 
     Returns:
         for ``typical`` (responses of a quarter of the longest) and ``at_most`` (all of the longest):

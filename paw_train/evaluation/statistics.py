@@ -100,9 +100,7 @@ def bootstrap_mean_interval(
 
     Args:
         values: [N] one number per independent unit (task or episode), N >= 1.
-        seed: of the resampling.
         level: coverage, in (0, 1).
-        resamples: bootstrap samples.
 
     Raises:
         ValueError: no values, a value that is not finite, or a level outside (0, 1).
@@ -123,10 +121,6 @@ def mcnemar_exact(improved: int, worsened: int) -> float:
     """Two-sided p-value that two policies succeed equally often on the same tasks.
 
     Source: McNemar, Psychometrika 12 (1947), with the exact binomial tail.
-
-    Args:
-        improved: tasks that only the second policy solves.
-        worsened: tasks that only the first policy solves.
     """
     n = improved + worsened
     tail = sum(math.comb(n, i) for i in range(min(improved, worsened) + 1))
@@ -159,8 +153,6 @@ def paired_difference(
     Args:
         first: [N] success (0 or 1), score or return of each task of the panel.
         second: [N] the same of the other run, in the same order of tasks.
-        seed: of the bootstrap.
-        resamples: bootstrap samples.
 
     Raises:
         ValueError: the lengths differ, there are no tasks, or a value is not finite.
@@ -251,8 +243,6 @@ def crossed_bootstrap_interval(
 
     Args:
         values: [S, N] one row a seed, one column a task; successes, or differences of successes.
-        seed: of the resampling.
-        resamples: bootstrap samples.
 
     Raises:
         ValueError: the rows differ in length, or there are none.
@@ -325,8 +315,6 @@ def sign_flip_p_value(differences: Sequence[float], seed: int, resamples: int = 
 
     Args:
         differences: [N] one per task.
-        seed: of the random signs.
-        resamples: random signs tried.
 
     Raises:
         ValueError: no values, or one that is not finite.
@@ -359,7 +347,6 @@ def ratio_interval(
     Args:
         numerators: [N] sum of the values in each unit.
         denominators: [N] how many there are in it, 0 or more, some above 0.
-        seed: of the resampling.
         resamples: bootstrap samples; those that hold nothing are left out.
 
     Raises:

@@ -42,9 +42,6 @@ def summarise(
     seed, else all, and an episode that failed by an error is no success.
 
     Args:
-        runs: the episodes by seed.
-        panel: the tasks.
-        fingerprint: of the environment's tasks.
         type_groups: the environment's (``TextEnv.type_groups``).
         measured_only: leave out tasks without an episode, or whose episode failed by an error.
         env_id: the environment's; rates are ``None`` where no task counts.
@@ -165,10 +162,6 @@ def averages(
     by_type: Mapping[str, Mapping[str, Any]], groups: Mapping[str, Sequence[str]]
 ) -> dict[str, dict[str, Any]]:
     """Mean success of groups of task types, each type counting once however many tasks it has.
-
-    Args:
-        by_type: as in ``result.json``.
-        groups: task types by the group's name.
 
     Returns:
         by group: the types it has results of, their tasks, mean and interval. Groups without any are

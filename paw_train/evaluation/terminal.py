@@ -46,11 +46,7 @@ Advance = Callable[..., None]
 
 
 class Display:
-    """Progress bars where there is a terminal, and lines everywhere.
-
-    Args:
-        quiet: print nothing.
-    """
+    """Progress bars where there is a terminal, and lines everywhere."""
 
     def __init__(self, quiet: bool = False) -> None:
         self.console = safe_console(quiet=quiet, highlight=False)
@@ -82,8 +78,6 @@ class Display:
         """A bar for an evaluation.
 
         Args:
-            name: of the evaluation.
-            total: episodes.
             price: of tokens; ``None``: unknown.
         """
         with progress_bars(self.console) as progress:
@@ -94,8 +88,6 @@ class EvaluationBar:
     """The bar of an evaluation: tasks that are over, and turns, tokens and cost so far.
 
     Args:
-        progress: shows it.
-        bar: its number there.
         price: of tokens, where the model has one.
     """
 

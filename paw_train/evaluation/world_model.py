@@ -117,14 +117,10 @@ def measure(
     The only measurement of a world model: that of ``paw eval-wm`` and of world-model learning.
 
     Args:
-        policy: a model in this process.
         episodes: recorded or new.
-        env: their environment.
-        split: of its tasks.
         rollout: limits of a prompt and of a forward pass.
         embed: also let the policy write each observation, and compare it in this space
             (``paw_train.evaluation.world_model``); ``None``: not measured.
-        display: shows progress.
 
     Returns:
         ``summarise``'s means and intervals, and ``transitions_hash``.
@@ -158,10 +154,7 @@ def score(
     """Likelihood and accuracy of each observation, given the true tokens before each token.
 
     Args:
-        policy: a model in this process.
-        wanted: the transitions.
         batch_tokens: tokens of one forward pass: memory, not results.
-        progress: called with the number of transitions done.
     """
     policy.model.eval()
     rows = [prediction.row for prediction in wanted]

@@ -48,7 +48,6 @@ class TextRollouts:
     the model reads is the environment's own prompt. Any chat template of the usual form will do.
 
     Args:
-        env_id: a registered id.
         settings: sampling and limits, in place of those of ``GRPOConfig``; groups are the trainer's and not
             read here.
         seed: of environments and sampling; a column ``env_seed`` is not read.
@@ -348,7 +347,6 @@ def content_span(ids: Sequence[int], empty: Sequence[int]) -> Span:
     """The span of the content in ids that a chat template has wrapped around it.
 
     Args:
-        ids: with the content.
         empty: the same message without content.
     """
     least = min(len(ids), len(empty))
@@ -364,8 +362,6 @@ def turns_of(
     """The turns of a completion, from its runs of sampled and of appended tokens.
 
     Args:
-        ids: of the completion.
-        mask: 1 on sampled tokens.
         contents: where the content lies, by all ids of an appended run; a run that is not there, as of
             another ``rollout_func``, is content throughout.
 
@@ -402,8 +398,6 @@ def weigh_tokens(
         logps: [B, C] of the sampled tokens, in nats.
         returns: [B] rewards of the episodes.
         groups: [B] group of each, 0..G-1.
-        settings: of the world model.
-        max_return: R_max.
         malformed: for each row, whether the response of each transition could not be read; needed with
             ``filter=warnings``.
 
@@ -445,7 +439,6 @@ def world_model_term(logps: Tensor, weights: Tensor, settings: WorldModelSetting
     Args:
         logps: [B, C] log-probabilities of the completions' tokens.
         weights: [B, C] of ``weigh_tokens``.
-        settings: the loss.
     """
     chosen = weights != 0
     return (weights[chosen] * token_losses(logps[chosen].float(), settings)).sum()

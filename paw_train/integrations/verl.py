@@ -41,7 +41,6 @@ class EnvironmentLoop(AgentLoopBase):
     Takes the arguments of ``AgentLoopBase`` and:
 
     Args:
-        env_id: a registered id.
         env_kwargs: settings of ``make_agent_env``, those of the environment included.
 
     Raises:
@@ -64,7 +63,6 @@ class EnvironmentLoop(AgentLoopBase):
         """Runs an episode.
 
         Args:
-            sampling_params: for the server.
             kwargs: the row's columns; ``task_id`` and ``env_seed`` choose the episode, given as columns or
                 in ``extra_info``.
 
@@ -122,8 +120,6 @@ class _Record:
     """The dialogue as token ids with masks.
 
     Args:
-        chat: of the tokenizer.
-        prompt: the first message.
         limit: most tokens after the prompt.
     """
 
@@ -218,7 +214,6 @@ def task_rows(
     """Rows of a data set for this loop, with ``prompt``, ``agent_name``, ``task_id`` and ``env_seed``.
 
     Args:
-        env_id: a registered id.
         tasks: ids, or the first so many; ``None``: all.
         seed: of every episode, so that the episodes of a group start the same.
         agent_kwargs: settings of ``make_agent_env``, those of the environment included.

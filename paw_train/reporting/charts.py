@@ -62,8 +62,6 @@ def value_axis(
 
     Args:
         values: finite numbers, at least one.
-        start: pixel of the low end.
-        end: pixel of the high end.
         share: the values are fractions: start at 0, end at 1 at most.
         log: logarithmic; needs positive values.
     """
@@ -209,7 +207,6 @@ class Chart:
 
     Args:
         series: at least one of them with a finite value.
-        style: size and axes.
     """
 
     def __init__(self, series: Sequence[Series], style: ChartStyle) -> None:

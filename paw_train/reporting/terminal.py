@@ -27,7 +27,6 @@ class RunDisplay(Display):
         """A bar for the RL updates.
 
         Args:
-            total: how many there will be.
             earlier: metrics of those that are done already.
             wm_loss: the world-model loss; ``None``: there is none.
         """

@@ -251,10 +251,6 @@ class Tracking:
     A context manager, which closes them however it ends; it may be entered again.
 
     Args:
-        folder: of the run.
-        name: of the run.
-        trackers: their names.
-        project: under which they group runs.
         settings: of the run, JSON values.
     """
 

@@ -72,7 +72,6 @@ def create_app(
     """The viewer of the run or runs in a folder.
 
     Args:
-        root: the folder.
         token: what clients must show; ``None``: nothing.
         hosts: names besides this machine's own that the server is reached by.
         cache: where indices go; ``None``: the cache folder.

@@ -73,7 +73,6 @@ class RunIndex:
     """The database of one run. A damaged one is built again.
 
     Args:
-        run: its folder.
         folder: where the database goes; ``None``: the cache folder, or a temporary one where that
             cannot be written.
     """

@@ -68,9 +68,6 @@ class Lists:
         """Rows ``offset`` to ``offset + limit`` of a list, and how many it has.
 
         Args:
-            chosen: the list.
-            offset: of the first row.
-            limit: most rows.
             around: the key of a row: the page is then the one that it is on, if the list has it.
         """
         with self._index.connect() as database:

@@ -84,7 +84,6 @@ class RunStore:
     """All runs at or below a folder.
 
     Args:
-        root: the folder.
         cache: where indices go; ``None``: the cache folder.
 
     Raises:

@@ -100,7 +100,6 @@ def admissible_proposals(
     Args:
         env: writes the responses.
         alternatives: K.
-        rng: chooses.
 
     Raises:
         ValueError: (when called) the environment lists no actions.
@@ -131,7 +130,6 @@ def policy_proposals(
     """Responses that the policy samples, each action once, the expert's left out.
 
     Args:
-        policy: proposes.
         template: reads the action in a response.
         alternatives: K samples in each state; equal ones leave fewer actions.
         sampling: temperature, limit of tokens, stop texts.
@@ -180,12 +178,8 @@ def early_experience(
     fails.
 
     Args:
-        pool: plays the expert's episodes.
         env: another environment of the same kind, in which the alternatives are carried out.
-        task_ids: of the expert's episodes.
-        propose: chooses the alternatives.
         batch: episodes played together: memory, not results.
-        progress: called with the number of episodes done.
 
     Raises:
         ValueError: the environment cannot go back to a state; or as ``propose``.
@@ -243,14 +237,7 @@ def read_experience(path: Path) -> list[ExpertExperience]:
 
 @dataclass
 class EarlyExperience:
-    """The parts of world-model learning that begin in the expert's states.
-
-    Args:
-        settings: of the run.
-        folder: of the run.
-        policy: the start policy.
-        display: shows progress.
-    """
+    """The parts of world-model learning that begin in the expert's states."""
 
     settings: Settings
     folder: Path

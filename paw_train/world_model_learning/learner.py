@@ -13,7 +13,6 @@ class Learner(ABC):
     """Learns a world model, an update at a time.
 
     Args:
-        settings: of the run.
         updater: of the start policy, which it changes in place.
     """
 

@@ -42,15 +42,10 @@ def predict(
     """Samples predictions.
 
     Args:
-        policy: predicts.
-        examples: N transitions.
         each: K predictions of each.
-        temperature: of sampling.
-        max_tokens: longest prediction.
         seed: of sampling; a prediction depends on it and its own number alone.
         batch: predictions sampled together (those of one example at least).
         prefill_tokens: most padded context tokens of one forward pass.
-        progress: called with the number of examples done.
 
     Returns:
         [N][K]
@@ -128,7 +123,6 @@ def kept(shares: np.ndarray, settings: EasyFilterSettings, rng: np.random.Genera
 
     Args:
         shares: [N] of ``solved_shares``.
-        settings: which ones are easy.
         rng: gives one number for each of the N.
     """
     retained = rng.random(len(shares)) < settings.keep

@@ -25,9 +25,6 @@ class RWMLLearner(Learner):
 
     Args:
         policy: the start policy; is changed in place.
-        examples: the transitions to learn from.
-        similarity: rewards predictions.
-        settings: of the run.
     """
 
     def __init__(
@@ -121,7 +118,6 @@ def rewarded_rows(
     """Predictions and their rewards as an update reads them: a prediction is the action of its row.
 
     Args:
-        examples: N transitions.
         guesses: [N][K] predictions.
         rewards: [N * K].
         normalize: divide advantages by the group's standard deviation.

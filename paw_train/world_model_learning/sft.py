@@ -26,8 +26,6 @@ class SFTLearner(Learner):
 
     Args:
         policy: the start policy; is changed in place.
-        examples: the transitions to learn from.
-        settings: of the run.
     """
 
     def __init__(

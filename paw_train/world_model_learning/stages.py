@@ -56,11 +56,7 @@ class WorldModelStages:
     """The stages of one run.
 
     Args:
-        settings: of the run.
-        folder: of the run.
         policy: the start policy; learning changes it in place.
-        display: shows progress.
-        stopping: whether the run was asked to stop.
         imitate: learns the expert's responses, and the given rows beside them, in the policy; False when it
             was asked to stop before the end.
     """

@@ -71,10 +71,6 @@ def _is_installed(package: str) -> bool:
 def write_scaffold(names: Names, into: Path) -> Path:
     """Writes the package and returns its folder; all of it or nothing.
 
-    Args:
-        names: of the package and of what is in it.
-        into: folder that the package's folder is made in.
-
     Raises:
         FileExistsError: that folder exists already; nothing is overwritten.
         FileNotFoundError: ``into`` does not exist.

@@ -97,8 +97,6 @@ def finish_text(
     is truncated there, and its finish reason is ``stop``, whatever the server reports.
 
     Args:
-        answer: of ``read_reply``.
-        stops: the stop texts.
         opened: the text begins in a thought (``ChatFormat.thought_opened``).
 
     Returns:
@@ -144,7 +142,6 @@ def may_be_in_thought(answer: Mapping[str, Any], stops: Sequence[str]) -> bool:
 
     Args:
         answer: of ``read_reply``, to a request with these stop texts.
-        stops: the stop texts.
     """
     text, found = str(answer["text"]), thoughts(str(answer["text"]))
     if answer.get("reasoning") or answer.get("finish_reason") not in ("stop", None):

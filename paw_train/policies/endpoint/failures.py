@@ -25,11 +25,7 @@ _VALUE = re.compile(r"unsupported value|only the default|does(n't| not) support 
 
 
 class Fallbacks:
-    """Fields of the body that a server refuses, and their replacements.
-
-    Args:
-        token_limit_field: the setting's value.
-    """
+    """Fields of the body that a server refuses, and their replacements."""
 
     def __init__(self, token_limit_field: str) -> None:
         self._limit_field = token_limit_field
@@ -53,12 +49,7 @@ class Fallbacks:
         return sent
 
     def learn(self, error: Exception, sent: Mapping[str, Any]) -> bool:
-        """True if a request may be repeated at once, without the field that its refusal names.
-
-        Args:
-            error: the refusal.
-            sent: the body that was refused.
-        """
+        """True if a request may be repeated at once, without the field that its refusal names."""
         name = self._named(error, sent)
         if name is not None:
             self._take(name)
@@ -148,8 +139,6 @@ def hint(
     """The setting that helps against a failure, where there is one.
 
     Args:
-        error: why the request was given up.
-        sent: the body that was refused.
         known_limit: the model's context limit, where it is known.
     """
     import openai
@@ -221,10 +210,8 @@ def run_failure(
     """Why no request of a run can succeed, in words; ``None``: others may.
 
     Args:
-        error: of a request.
         route: that the request went.
         first_contact: nothing was ever answered there, and asking again did not help.
-        said: the error in words.
         refusal: what refusals mean, by status.
     """
     import httpx
@@ -260,7 +247,6 @@ def _is_proxy_s(error: Exception, proxied: bool) -> bool:
     """True if an answer is a proxy's or a firewall's page in place of the server's.
 
     Args:
-        error: with the answer.
         proxied: whether a proxy is used; pages of others are told by status 403 or Squid's header.
     """
     headers = getattr(getattr(error, "response", None), "headers", None) or {}

@@ -98,8 +98,6 @@ class EndpointPolicy:
     """Answers through an endpoint. It gives text, so it can be evaluated but not trained.
 
     Args:
-        model: the model's name there.
-        settings: address, limits, prices, cache.
         api_key: instead of the one in the environment; kept in memory only.
 
     Raises:

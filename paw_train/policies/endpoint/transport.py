@@ -175,7 +175,6 @@ class Pace:
 
     Args:
         per_minute: the limit; ``None``: none.
-        clock: seconds, growing.
     """
 
     def __init__(
@@ -226,10 +225,6 @@ class Budget:
     """Lets a request through only if all that it may take still fits.
 
     A request that fits once others under way have taken less than they might waits for them.
-
-    Args:
-        settings: the limits and prices.
-        clock: seconds, growing.
     """
 
     def __init__(

@@ -39,10 +39,8 @@ class ComparisonFolder:
     """One comparison in one folder.
 
     Args:
-        grid: what is compared.
         out: the folder that holds the comparison's own.
         imports: files of results whose runs count as done.
-        say: prints a line.
         arms: run only these; empty: all. Results of the others are kept and shown all the same.
         seeds: run only these; empty: all.
 
@@ -93,8 +91,6 @@ class ComparisonFolder:
         """Executes the missing runs and writes the results after each.
 
         Args:
-            jobs: processes at once.
-            progress: shows what happens.
             check: raises for settings that no run can start with; asked once for each arm.
 
         Raises:

@@ -195,7 +195,6 @@ def grid_from_arguments(
     """A grid from the command line.
 
     Args:
-        recipe: a recipe's name or path.
         arms: ``name`` or ``name:key=value,key=value``; the first is the baseline.
         seeds: how many, or which.
         overrides: ``key=value`` of all arms.

@@ -17,12 +17,7 @@ _LINE_SECONDS = 60.0
 
 
 class Progress:
-    """Shows a grid's progress.
-
-    Args:
-        folder: of the comparison.
-        quiet: show nothing.
-    """
+    """Shows a grid's progress."""
 
     def __init__(self, folder: Path, quiet: bool = False) -> None:
         self.folder = folder

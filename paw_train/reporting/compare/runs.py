@@ -162,10 +162,6 @@ class Runner:
     Args:
         runs: in the order wanted; finished ones are skipped.
         folder: of the comparison; a run is in the subfolder with its name.
-        jobs: processes at once.
-        command: returns the command of a run's process.
-        watcher: receives what happens.
-        on_finish: called after each run that finishes.
 
     Raises:
         ValueError: a run's folder holds a run with other settings.
