@@ -52,9 +52,9 @@ def promise(pages: Any, script: str) -> Any:
     return answer["result"].get("value")
 
 
-def open_page(run: Path, cache: Path, tab: str, label: str) -> tuple[Service, Any, Any]:
+def open_page(run: Path, tab: str) -> tuple[Service, Any, Any]:
     """Starts server and browser and reports the first paint."""
-    server = Service("view", str(run), "--no-open", variables={"PAW_CACHE_DIR": str(cache)})
+    server = Service("view", str(run), "--no-open")
     ready = time.perf_counter() - server.started
     folder = tempfile.TemporaryDirectory()
     pages = Pages(Path(folder.name))
@@ -62,7 +62,7 @@ def open_page(run: Path, cache: Path, tab: str, label: str) -> tuple[Service, An
     pages._call("Page.navigate", url=f"{server.url}/#/{run.name}/{tab}")
     row = promise(pages, _ROW)
     paint = pages.run(_PAINT)
-    print(f"| {label} | {ready:.2f} s | {paint / 1000:.2f} s | {row / 1000:.2f} s |")
+    print(f"| {ready:.2f} s | {paint / 1000:.2f} s | {row / 1000:.2f} s |")
     return server, pages, folder
 
 
@@ -83,17 +83,14 @@ def main() -> None:
             print(f"{made:,} transitions, {size:.0f} MB, {options.form}")
         load = os.getloadavg()[0]
         print(f"{os.cpu_count()} cores, load {load:.1f}\n")
-        cache = Path(scratch) / "cache"
-        print("| opened | server answers after | first contentful paint | first row |")
-        print("| --- | --- | --- | --- |")
-        server, pages, folder = open_page(run, cache, "turns", "without an index")
+        print("| server answers after | first contentful paint | first row |")
+        print("| --- | --- | --- |")
+        server, pages, folder = open_page(run, "turns")
         begun, spent = time.perf_counter(), cpu_seconds(server.pid)
         reading = "document.querySelector('.status').textContent.startsWith('reading')"
         while pages.run(reading) or pages.run("window.paw.seen.indexing !== null"):
             time.sleep(0.2)
         indexed, spent = time.perf_counter() - begun, cpu_seconds(server.pid) - spent
-        pages.close(), server.stop(), folder.cleanup()
-        server, pages, folder = open_page(run, cache, "turns", "with an index")
         print(f"\nWhole index: {indexed:.1f} s after the first row ({spent:.1f} s of CPU).\n")
         time.sleep(3)
         print("| change | until its rows stand |\n| --- | --- |")

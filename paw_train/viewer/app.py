@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from importlib import resources
 from pathlib import Path
@@ -11,14 +11,12 @@ from typing import Annotated, Any, Literal
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
-from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
 import paw_gym
 from env_servers.gate import App, Gate, Metrics
 from env_servers.problems import MEDIA_TYPE, ProblemError
 from paw_gym.internals.files import json_text
-from paw_train.viewer.index import DamagedIndexError
 from paw_train.viewer.queries import OUTCOMES, PAGE, SORTS, Filter
 from paw_train.viewer.store import RunStore, UnknownNameError
 
@@ -47,39 +45,17 @@ Key = Annotated[str, Query(max_length=300)]
 Number = Annotated[int, Query(ge=0, le=2**31)]
 
 
-class _AskedAgain(APIRoute):
-    """Asks the index once more that was found damaged, and was made anew."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle = super().get_route_handler()
-
-        async def again(request: Request) -> Response:
-            try:
-                return await handle(request)
-            except DamagedIndexError:
-                return await handle(request)
-
-        return again
-
-
-def create_app(
-    root: str | Path,
-    *,
-    token: str | None = None,
-    hosts: Sequence[str] = (),
-    cache: Path | None = None,
-) -> App:
+def create_app(root: str | Path, *, token: str | None = None, hosts: Sequence[str] = ()) -> App:
     """The viewer of the run or runs in a folder.
 
     Args:
         token: what clients must show; ``None``: nothing.
         hosts: names besides this machine's own that the server is reached by.
-        cache: where indices go; ``None``: the cache folder.
 
     Raises:
         ValueError: there is no run.
     """
-    store = RunStore(Path(root), cache)
+    store = RunStore(Path(root))
 
     @asynccontextmanager
     async def following(_: FastAPI) -> AsyncIterator[None]:
@@ -95,7 +71,6 @@ def create_app(
         openapi_url=None,
         lifespan=following,
     )
-    app.router.route_class = _AskedAgain
     _add_files(app)
     _add_data(app, store)
     _add_lists(app, store)

@@ -1,25 +1,20 @@
-"""A database of summaries of a run's episodes, built once and extended as the run grows.
+"""A database of summaries of a run's episodes, built for one viewer and extended as the run grows.
 
-It holds the place of every episode in its file, not the episode. It lies in the cache folder and can be
-deleted at any time.
+It holds the place of every episode in its file, not the episode.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import sqlite3
-import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
-from threading import Lock
 from typing import Any
+from uuid import uuid4
 
-from paw_gym.internals.cache import private_file, private_folder
 from paw_gym.internals.printable import encodable
 from paw_gym.transition import Episode
 from paw_train.viewer.folders import (
@@ -33,8 +28,6 @@ from paw_train.viewer.folders import (
 )
 from paw_train.viewer.summaries import EpisodeSummary, summarise
 
-_VERSION = 4
-"""of the tables; an older database is built again"""
 _BATCH = 256
 """episodes between commits, after which lists show them"""
 
@@ -65,69 +58,28 @@ Progress = Callable[[int, int], None]
 """called with (bytes read, bytes to read)"""
 
 
-class DamagedIndexError(Exception):
-    """The database was damaged or gone; it is there again, empty, and what was asked can be asked again."""
-
-
 class RunIndex:
-    """The database of one run. A damaged one is built again.
+    """The database of one run.
 
     Args:
-        folder: where the database goes; ``None``: the cache folder, or a temporary one where that
-            cannot be written.
+        folder: where the database goes: one that only this user can enter, as it holds texts of episodes.
     """
 
-    def __init__(self, run: Path, folder: Path | None = None) -> None:
-        self.run = run.resolve()
-        name = hashlib.sha256(os.fsencode(self.run)).hexdigest()[:24]
-        self._lock, self._built = Lock(), 0
-        self.path = _writable(folder or private_folder("view")) / f"{name}.sqlite"
-        self._create()
+    def __init__(self, run: Path, folder: Path) -> None:
+        self.run, self.path = run.resolve(), folder / f"{uuid4().hex}.sqlite"
+        with self.connect() as database:
+            database.execute("PRAGMA journal_mode = WAL")
+            first = int(time.time() * 1000)  # above those of a viewer that was here before
+            begun = f"INSERT INTO meta VALUES ('generation', {first});"
+            database.executescript(f"BEGIN; {_TABLES} {begun} COMMIT;")
 
     @contextmanager
     def connect(self) -> Iterator[sqlite3.Connection]:
-        """A connection for one thread and a short time.
-
-        Raises:
-            DamagedIndexError: the database was damaged or gone, and has been made anew.
-        """
-        built = self._built
-        try:
-            with self._connect() as database:
-                yield database
-        except sqlite3.Error as error:
-            if not _is_damage(error):
-                raise
-            with self._lock:  # of several that meet the damage, one mends it
-                if built == self._built:
-                    self._create(anew=True)
-                    self._built += 1
-            raise DamagedIndexError(str(error)) from error
-
-    @contextmanager
-    def _connect(self) -> Iterator[sqlite3.Connection]:
-        private_file(self.path)  # it holds texts of episodes
+        """A connection for one thread and a short time."""
         with closing(sqlite3.connect(self.path, timeout=30, isolation_level=None)) as database:
             database.row_factory = sqlite3.Row
             database.execute("PRAGMA synchronous = OFF")  # it can be built again
             yield database
-
-    def _create(self, anew: bool = False) -> None:
-        try:
-            with self._connect() as database:
-                if not anew and database.execute("PRAGMA user_version").fetchone()[0] == _VERSION:
-                    return
-        except sqlite3.DatabaseError:
-            pass  # a damaged one is built again as well
-        for suffix in ("", "-wal", "-shm"):
-            self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
-        with self._connect() as database:
-            database.execute("PRAGMA journal_mode = WAL")
-            first = int(time.time() * 1000)  # above those of a database that was here before
-            begun = f"INSERT INTO meta VALUES ('generation', {first});"
-            database.executescript(
-                f"BEGIN; {_TABLES} {begun} PRAGMA user_version = {_VERSION}; COMMIT;"
-            )
 
     def generation(self) -> int:
         with self.connect() as database:
@@ -316,15 +268,6 @@ def _storable(value: Any) -> Any:
     return encodable(value) if isinstance(value, str) else value
 
 
-def _is_damage(error: sqlite3.Error) -> bool:
-    if (getattr(error, "sqlite_errorcode", 0) & 0xFF) in (
-        sqlite3.SQLITE_CORRUPT,
-        sqlite3.SQLITE_NOTADB,
-    ):
-        return True
-    return str(error).startswith(("no such table", "no such column", "Could not decode"))
-
-
 def _token_places(path: Path | None) -> Mapping[str, Place]:
     if path is None:
         return {}
@@ -383,12 +326,3 @@ def generation_of(database: sqlite3.Connection) -> int:
     """A number that grows whenever something changes."""
     row = database.execute("SELECT value FROM meta WHERE name = 'generation'").fetchone()
     return int(row[0]) if row else 0
-
-
-def _writable(folder: Path) -> Path:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return folder
-    except OSError:
-        return Path(tempfile.mkdtemp(prefix="paw-view-"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -19,7 +20,7 @@ from paw_train.viewer.folders import (
     is_run,
     read_line,
 )
-from paw_train.viewer.index import DamagedIndexError, RunIndex
+from paw_train.viewer.index import RunIndex
 from paw_train.viewer.measurements import Measurements, differences
 from paw_train.viewer.queries import Filter, Lists, find_episode, group_of, overview
 from paw_train.viewer.summaries import outcome
@@ -38,13 +39,13 @@ class UnknownNameError(LookupError):
 class Run:
     """One run: its small files, its index, its lists."""
 
-    def __init__(self, name: str, folder: Path, cache: Path | None) -> None:
+    def __init__(self, name: str, folder: Path, indices: Path) -> None:
         self.name, self.folder = name, folder
         self.measurements = Measurements(folder)
         self.progress: tuple[int, int] | None = (0, 1)
         """(bytes read, bytes to read) while the index is behind"""
         self.asked = 0.0
-        self._cache = cache
+        self._indices = indices
         self._lock = threading.Lock()
         self._index: RunIndex | None = None
         self._lists: Lists | None = None
@@ -54,7 +55,7 @@ class Run:
         self.asked = time.monotonic()
         with self._lock:
             if self._index is None:
-                self._index = RunIndex(self.folder, self._cache)
+                self._index = RunIndex(self.folder, self._indices)
                 self._lists = Lists(self._index)
             return self._index
 
@@ -62,11 +63,6 @@ class Run:
     def lists(self) -> Lists:
         assert self.index and self._lists is not None
         return self._lists
-
-    def read(self) -> None:
-        """Brings the index up to date and waits for it."""
-        self.index.refresh()
-        self.progress = None
 
     def follow(self, stop: threading.Event) -> None:
         """Brings the index up to date, if the run is being looked at."""
@@ -83,15 +79,13 @@ class Run:
 class RunStore:
     """All runs at or below a folder.
 
-    Args:
-        cache: where indices go; ``None``: the cache folder.
-
     Raises:
         ValueError: there is no run.
     """
 
-    def __init__(self, root: Path, cache: Path | None = None) -> None:
-        self.root, self._cache = root, cache
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._indices = tempfile.TemporaryDirectory(prefix="paw-view-")
         self._runs: dict[str, Run] = {}
         self._reader = EpisodeReader()
         self._stop = threading.Event()
@@ -100,7 +94,10 @@ class RunStore:
         self._look(find_runs(root))
 
     def _look(self, found: dict[str, Path]) -> None:
-        fresh = {n: self._runs.get(n) or Run(n, path, self._cache) for n, path in found.items()}
+        fresh = {
+            n: self._runs.get(n) or Run(n, path, Path(self._indices.name))
+            for n, path in found.items()
+        }
         self._runs = fresh
 
     def start(self) -> None:
@@ -116,6 +113,7 @@ class RunStore:
         self._wake.set()
         if self._thread is not None:
             self._thread.join(timeout=10)
+        self._indices.cleanup()
 
     def _follow(self) -> None:
         while not self._stop.is_set():
@@ -125,9 +123,6 @@ class RunStore:
             for run in list(self._runs.values()):
                 try:
                     run.follow(self._stop)
-                except DamagedIndexError as error:
-                    _LOG.warning("The index of %s is built again: %s.", run.name, error)
-                    self._wake.set()
                 except Exception:  # of one run: the others are followed on
                     _LOG.exception("The index of %s could not be brought up to date.", run.name)
             self._wake.wait(_PAUSE)

@@ -40,7 +40,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
         return made(request.param)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_text("{}")
-    return create_viewer(tmp_path / "run", token=TOKEN, cache=tmp_path / "cache")
+    return create_viewer(tmp_path / "run", token=TOKEN)
 
 
 every_server = pytest.mark.parametrize("server", ALL, indirect=True)

@@ -341,12 +341,6 @@ def _endpoint(root: Path) -> None:
     cache.close()
 
 
-def _viewer(root: Path) -> None:
-    from paw_train.viewer.index import RunIndex
-
-    RunIndex(root).refresh()
-
-
 def _fills_corpus_cache(root: Path) -> None:
     from paw_gym.retrieval import corpus
 
@@ -364,7 +358,7 @@ def _fills_shop_cache(root: Path) -> None:
 
 
 @posix
-@pytest.mark.parametrize("fill", [_endpoint, _viewer, _fills_corpus_cache, _fills_shop_cache])
+@pytest.mark.parametrize("fill", [_endpoint, _fills_corpus_cache, _fills_shop_cache])
 def test_a_cache_is_its_users_own(
     fill: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,7 +30,7 @@ def ask(tmp_path: Path) -> Iterator[Ask]:
 
     def question(name: str, status: int = 200, **parameters: Any) -> Any:
         if not clients:
-            app = create_app(tmp_path / "runs", cache=tmp_path / "cache")
+            app = create_app(tmp_path / "runs")
             clients.append(TestClient(app, base_url="http://127.0.0.1"))
             clients[0].__enter__()
         answer = clients[0].get(f"/api/{name}", params=parameters)
