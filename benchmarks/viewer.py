@@ -70,7 +70,6 @@ def main() -> None:
     """Writes the run, opens it, reports."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--transitions", type=int, default=100_000)
-    parser.add_argument("--form", choices=("jsonl", "parquet"), default="parquet")
     parser.add_argument("--run", type=Path, help="a run that is there already")
     options = parser.parse_args()
     if CHROMIUM is None:
@@ -78,9 +77,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         run = options.run or Path(scratch) / "large"
         if options.run is None:
-            made = write_run(run, options.transitions, options.form)
+            made = write_run(run, options.transitions)
             size = sum(p.stat().st_size for p in run.rglob("*") if p.is_file()) / 2**20
-            print(f"{made:,} transitions, {size:.0f} MB, {options.form}")
+            print(f"{made:,} transitions, {size:.0f} MB")
         load = os.getloadavg()[0]
         print(f"{os.cpu_count()} cores, load {load:.1f}\n")
         print("| server answers after | first contentful paint | first row |")

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from paw_gym.transition import Episode, Transition, write_jsonl, write_parquet
+from paw_gym.transition import Episode, Transition, write_jsonl
 
 TYPES = {
     "pick_and_place_simple": "put a {} in the {}.",
@@ -30,7 +30,6 @@ _TOKEN = re.compile(r"\s*\w+|\s*[^\w\s]|\s+$")
 def write_run(
     folder: Path,
     transitions: int = 100_000,
-    form: str = "jsonl",
     tokens: bool = True,
     groups: int = 4,
     group_size: int = 8,
@@ -41,7 +40,6 @@ def write_run(
     Args:
         folder: of the run; made here.
         transitions: at least so many.
-        form: ``jsonl`` or ``parquet``.
         tokens: with token probabilities.
         groups: of an update.
         group_size: episodes of a group.
@@ -56,8 +54,7 @@ def write_run(
             update += 1
             made = list(_update(update, groups, group_size, rng))
             episodes = [episode for episode, _ in made]
-            path = folder / "rollouts" / f"{update:06d}.{form}"
-            (write_parquet if form == "parquet" else write_jsonl)(path, episodes)
+            write_jsonl(folder / "rollouts" / f"{update:06d}.jsonl", episodes)
             if tokens:
                 lines = "".join(json.dumps(record) + "\n" for _, record in made)
                 (folder / "tokens" / f"{update:06d}.jsonl").write_text(lines, encoding="utf-8")

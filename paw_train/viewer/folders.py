@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
 from typing import Any, NamedTuple
 
 from paw_gym.internals.printable import encodable
-from paw_gym.transition import Episode, episode_from_rows, read_parquet
+from paw_gym.transition import Episode
 from paw_train.reporting.run.data import FILES
 
 PHASES = ("before", "training", "after", "other")
@@ -21,7 +19,6 @@ RESULT = "result.json"
 """of an evaluation"""
 _DEPTH = 3
 """folders below the given one in which runs are looked for"""
-_SUFFIXES = (".jsonl", ".parquet")
 _SKIPPED = {"checkpoints", "tensorboard", "tokens", "rollouts"}
 
 
@@ -92,7 +89,7 @@ def is_run(folder: Path) -> bool:
         or (folder / "rollouts").is_dir()
     ):
         return True
-    return any(any(folder.glob(f"episodes*{suffix}")) for suffix in _SUFFIXES)
+    return any(folder.glob("episodes*.jsonl"))
 
 
 def episode_files(run: Path) -> list[EpisodeFile]:
@@ -110,7 +107,7 @@ def episode_files(run: Path) -> list[EpisodeFile]:
 def _listed(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
-    return [p for p in sorted(folder.iterdir()) if p.suffix in _SUFFIXES and p.is_file()]
+    return [p for p in sorted(folder.iterdir()) if p.suffix == ".jsonl" and p.is_file()]
 
 
 def _rollouts(path: Path, run: Path) -> EpisodeFile:
@@ -126,7 +123,7 @@ def _rollouts(path: Path, run: Path) -> EpisodeFile:
 
 
 class Place(NamedTuple):
-    """The place of a record: bytes of a JSONL file, rows of a Parquet file."""
+    """The place of a record in its file, in bytes."""
 
     start: int
     length: int
@@ -176,10 +173,7 @@ def read_line(path: Path, place: Place) -> dict[str, Any]:
 
 
 def scan_episodes(path: Path, start: int = 0) -> Iterator[tuple[Place, Episode | Damaged]]:
-    """The episodes of a JSONL file from a byte on, or of a Parquet file from a row on."""
-    if path.suffix == ".parquet":
-        yield from _scan_parquet(path, start)
-        return
+    """The episodes of a JSONL file from a byte on."""
     for place, value in scan_lines(path, start):
         if isinstance(value, Damaged):
             yield place, value
@@ -188,55 +182,3 @@ def scan_episodes(path: Path, start: int = 0) -> Iterator[tuple[Place, Episode |
             yield place, Episode.from_dict(value)
         except (TypeError, KeyError, ValueError, AttributeError) as error:
             yield place, Damaged(place, f"not an episode ({error})")
-
-
-def _scan_parquet(path: Path, start: int) -> Iterator[tuple[Place, Episode | Damaged]]:
-    at = 0
-    for episode in read_parquet(path):
-        length = max(1, len(episode.transitions))
-        if at >= start:
-            yield Place(at, length), episode
-        at += length
-
-
-class EpisodeReader:
-    """Reads single episodes; of Parquet files the row groups read last stay in memory."""
-
-    def __init__(self, groups: int = 4) -> None:
-        self._groups: OrderedDict[tuple[Path, int, int], Any] = OrderedDict()
-        self._most, self._lock = groups, Lock()
-
-    def read(self, path: Path, place: Place) -> Episode:
-        """The episode at a place that ``scan_episodes`` gave.
-
-        Raises:
-            ValueError: the file has changed since.
-        """
-        if path.suffix != ".parquet":
-            return Episode.from_dict(read_line(path, place))
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        file = pq.ParquetFile(path)
-        parts, first = [], 0
-        for number in range(file.metadata.num_row_groups):
-            rows = file.metadata.row_group(number).num_rows
-            begin, end = max(place.start, first), min(place.start + place.length, first + rows)
-            if begin < end:
-                group = self._group(path, file, number)
-                parts.append(group.slice(begin - first, end - begin))
-            first += rows
-        found = pa.concat_tables(parts).to_pylist() if parts else []
-        if len(found) != place.length:
-            raise ValueError("the file has changed: no record is where one was.")
-        return episode_from_rows(found)
-
-    def _group(self, path: Path, file: Any, number: int) -> Any:
-        key = (path, path.stat().st_mtime_ns, number)
-        with self._lock:
-            if key not in self._groups:
-                self._groups[key] = file.read_row_group(number)
-                if len(self._groups) > self._most:
-                    self._groups.popitem(last=False)
-            self._groups.move_to_end(key)
-            return self._groups[key]

@@ -144,17 +144,15 @@ class _Reading:
 
     def read(self, report: _Report, stop: Callable[[], bool]) -> None:
         """Reads to the end of the file, or until it is asked to stop."""
-        rows = self.file.path.suffix == ".parquet"
-        size = max(1, self.file.path.stat().st_size)
         try:
             for place, episode in scan_episodes(self.file.path, self.done):
                 self._add(place, episode)
                 if len(self.pending) == _BATCH:
                     self._write(None)
-                    report.at(min(size, self.done * 1000) if rows else self.done)
+                    report.at(self.done)
                     if stop():
                         return
-        except (ValueError, OSError, ImportError) as error:
+        except (ValueError, OSError) as error:
             self.notes.append(f"read up to a damaged part ({error})")
         self._write(self.signature)
         report.finished(self.file)
@@ -206,7 +204,7 @@ def _open(
     database: sqlite3.Connection, file: EpisodeFile, signature: str, row: sqlite3.Row | None
 ) -> tuple[int, int, int]:
     """(number of the file, where to read on, number of the next episode)."""
-    if row is not None and _grown(row["signature"], signature) and file.path.suffix == ".jsonl":
+    if row is not None and _grown(row["signature"], signature):
         found = database.execute(
             "SELECT coalesce(max(ordinal) + 1, 0) FROM episodes WHERE file = ?", (row["id"],)
         )

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from paw_gym.internals.printable import encodable
+from paw_gym.transition import Episode
 from paw_train.viewer.conversation import conversation, notes
 from paw_train.viewer.folders import (
-    EpisodeReader,
     Place,
     episode_files,
     find_runs,
@@ -87,7 +87,6 @@ class RunStore:
         self.root = root
         self._indices = tempfile.TemporaryDirectory(prefix="paw-view-")
         self._runs: dict[str, Run] = {}
-        self._reader = EpisodeReader()
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
@@ -214,7 +213,7 @@ class RunStore:
         if row is None or row["file_key"] not in files:
             raise UnknownNameError(f"There is no episode {key!r} in this run.")
         file = files[row["file_key"]]
-        episode = self._reader.read(file.path, Place(row["start"], row["length"]))
+        episode = Episode.from_dict(read_line(file.path, Place(row["start"], row["length"])))
         known: dict[str, Any] = {}
         if row["tokens_start"] is not None and file.tokens is not None:
             known = read_line(file.tokens, Place(row["tokens_start"], row["tokens_length"]))

@@ -45,7 +45,7 @@ def large_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A made-up run of 100,000 transitions in Parquet files."""
     pytest.importorskip("pyarrow")
     folder = tmp_path_factory.mktemp("made") / "large"
-    made_up.write_run(folder, 100_000, form="parquet")
+    made_up.write_run(folder, 100_000)
     return folder
 
 

@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
-from paw_gym.transition import Episode, Transition, read_jsonl, write_jsonl, write_parquet
+from paw_gym.transition import Episode, Transition, read_jsonl, write_jsonl
 from paw_train.reporting.pages import blocks, changes
 from paw_train.viewer.app import create_app
 from paw_train.viewer.folders import find_runs
@@ -167,29 +167,6 @@ def test_a_row_is_found_in_a_long_list(opened: Callable[[Path], Ask], small_run:
     assert ask("list", run="small", around="nothing.7")["at"] is None
 
 
-def test_parquet_gives_the_same_as_jsonl(small_run: Path, tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow")
-    other = tmp_path / "parquet"
-    shutil.copytree(small_run, other)
-    for path in (other / "rollouts").glob("*.jsonl"):
-        write_parquet(path.with_suffix(".parquet"), read_jsonl(path))
-        path.unlink()
-    lists = []
-    for folder in (small_run, other):
-        index = RunIndex(folder, tmp_path)
-        assert index.refresh()
-        page = Lists(index).page(Filter("turns"), 100, 200)
-        lists.append([{k: v for k, v in row.items() if k != "id"} for row in page["rows"]])
-    assert lists[0] == lists[1]
-    asks = [create_app(f) for f in (small_run, other)]
-    shown = []
-    for app, name in zip(asks, ("small", "parquet"), strict=True):
-        with TestClient(app, base_url="http://127.0.0.1") as client:
-            answer = client.get("/api/episode", params={"run": name, "key": "000004.5"})
-            shown.append(answer.json())
-    assert shown[0] == shown[1] and shown[0]["turns"]
-
-
 def test_a_run_is_followed_while_it_trains(
     opened: Callable[[Path], Ask], small_run: Path, tmp_path: Path
 ) -> None:
@@ -271,7 +248,7 @@ def test_damaged_files_cost_only_what_is_damaged(
         line,
     ]
     (run / "rollouts" / "000001.jsonl").write_text("\n".join(lines) + "\n" + line[:20])
-    (run / "rollouts" / "000010.parquet").write_bytes(b"PAR1 not really")
+    (run / "rollouts" / "000010.jsonl").write_bytes(b"PAR1 not really\n")
     (run / "tokens" / "000001.jsonl").write_text(
         '{"episode_id": "t#1", "lambda": NaN, "steps": [{"step": 0, "observation": '
         '{"tokens": ["o"], "logprobs": [-Infinity]}}, 7]}\n[]\n'

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from openrlhf.trainer.ppo_utils.experience import Experience as OpenRLHFExperience
@@ -27,7 +28,6 @@ from paw_train.conformance.engines.layout import (
     trajectories,
     world_model_settings,
 )
-from paw_train.conformance.engines.patching import patched
 from paw_train.conformance.engines.shared_loss import planted
 from paw_train.conformance.protocol import Outcome, Planting, Row
 from paw_train.conformance.recording import Objective, Recording
@@ -146,7 +146,7 @@ def _maker(recording: Recording, objective: Objective) -> Iterator[Any]:
     )  # upstream's starts from Ray's actors
     maker.run, maker.max_return = _settings(recording, objective), max_return(objective)
     maker.tokenizer, maker.initial_model_group = recording.tokenizer, object()
-    with torch.no_grad(), patched(RemoteExperienceMaker, "make_experience", scored):
+    with torch.no_grad(), patch.object(RemoteExperienceMaker, "make_experience", scored):
         yield maker
 
 

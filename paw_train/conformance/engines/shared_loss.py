@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
 
 from paw_train.algorithms import group_statistics
-from paw_train.conformance.engines.patching import patched
 from paw_train.losses import objective
 from paw_train.losses.batch import Batch, MiniBatchTotals
 from paw_train.losses.objective import Surrogate
@@ -27,7 +27,7 @@ def planted(fault: str) -> Any:
         "padding_in_mean": (MiniBatchTotals, "count", _counting_padding(MiniBatchTotals.count)),
         "attention_over_padding": (scoring, "collate", _padded_left(scoring.collate)),
     }
-    return patched(*places[fault]) if fault in places else None
+    return patch.object(*places[fault]) if fault in places else None
 
 
 def _larger_of_both(

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import datasets
 import torch
@@ -22,7 +23,6 @@ from paw_train.conformance.engines.layout import (
     trajectories,
     world_model_settings,
 )
-from paw_train.conformance.engines.patching import patched
 from paw_train.conformance.protocol import Outcome, Planting, Row
 from paw_train.conformance.recording import Objective, Recording, Role
 from paw_train.integrations.trl import PaWTrainer, columns, episode_reward
@@ -99,7 +99,7 @@ class TRLTrainer:
                 _counting_padding(PaWTrainer._compute_loss),
             ),
         }
-        return patched(*places[fault]) if fault in places else None
+        return patch.object(*places[fault]) if fault in places else None
 
 
 # --- a generation of the recorded episodes ------------------------------------------------------------
