@@ -13,6 +13,8 @@ Z95 = 1.959963984540054
 
 _CHUNK = 1_000_000
 """resampled values held in memory at a time"""
+_MEANS, _TABLES, _SIGNS = 10_000, 4_000, 20_000
+"""bootstrap samples of a mean, and of a table or a ratio; random signs that are tried"""
 
 
 def wilson_interval(successes: float, n: int) -> tuple[float, float]:
@@ -90,31 +92,26 @@ def mean_rate_interval(rates: Sequence[tuple[float, float, float]]) -> tuple[flo
     return max(mean - below, 0.0), min(mean + above, 1.0)
 
 
-def bootstrap_mean_interval(
-    values: Sequence[float], seed: int, level: float = 0.95, resamples: int = 10_000
-) -> tuple[float, float]:
-    """Percentile bootstrap interval of a mean.
+def bootstrap_mean_interval(values: Sequence[float], seed: int) -> tuple[float, float]:
+    """95 % percentile bootstrap interval of a mean.
 
     Below about ten values it is too narrow, and a constant sample gives an interval of width 0. Source:
     Efron and Tibshirani, An Introduction to the Bootstrap (1993), chapter 13.
 
     Args:
         values: [N] one number per independent unit (task or episode), N >= 1.
-        level: coverage, in (0, 1).
 
     Raises:
-        ValueError: no values, a value that is not finite, or a level outside (0, 1).
+        ValueError: no values, or a value that is not finite.
     """
     sample = _finite_array(values, "values")
     generator = np.random.default_rng(seed)
     rows = max(1, _CHUNK // len(sample))
     means = [
-        sample[generator.integers(0, len(sample), (min(rows, resamples - done), len(sample)))].mean(
-            1
-        )
-        for done in range(0, resamples, rows)
+        sample[generator.integers(0, len(sample), (min(rows, _MEANS - done), len(sample)))].mean(1)
+        for done in range(0, _MEANS, rows)
     ]
-    return _percentiles(np.concatenate(means), level)
+    return _percentiles(np.concatenate(means))
 
 
 def mcnemar_exact(improved: int, worsened: int) -> float:
@@ -146,7 +143,7 @@ class PairedDifference:
 
 
 def paired_difference(
-    first: Sequence[float], second: Sequence[float], seed: int, resamples: int = 10_000
+    first: Sequence[float], second: Sequence[float], seed: int
 ) -> PairedDifference:
     """Compares two runs task by task; pairs remove the difficulty of the tasks from the noise.
 
@@ -168,7 +165,7 @@ def paired_difference(
     return PairedDifference(
         n=len(delta),
         difference=float(delta.mean()),
-        ci95=bootstrap_mean_interval(delta.tolist(), seed, resamples=resamples),
+        ci95=bootstrap_mean_interval(delta.tolist(), seed),
         improved=improved,
         worsened=worsened,
         p_value=mcnemar_exact(improved, worsened) if binary else None,
@@ -184,23 +181,21 @@ def pass_at_k(n: int, successes: int, k: int) -> float:
     return 1.0 - math.comb(n - successes, k) / math.comb(n, k)
 
 
-def mean_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float]:
-    """t interval of a mean: exact for normal values, however few.
+def mean_interval(values: Sequence[float]) -> tuple[float, float]:
+    """95 % t interval of a mean: exact for normal values, however few.
 
     Args:
         values: [N] independent values, one per seed, N >= 2.
-        level: coverage, in (0, 1).
 
     Raises:
-        ValueError: fewer than two values, one that is not finite, or a level outside (0, 1).
+        ValueError: fewer than two values, or one that is not finite.
     """
     sample = _finite_array(values, "values")
     if len(sample) < 2:
         raise ValueError("an interval over seeds needs at least two of them.")
-    _check_level(level)
     from scipy.special import stdtrit  # here: what needs no t distribution runs without SciPy
 
-    half = float(stdtrit(len(sample) - 1, (1 + level) / 2)) * _standard_error(sample)
+    half = float(stdtrit(len(sample) - 1, 0.975)) * _standard_error(sample)
     return float(sample.mean() - half), float(sample.mean() + half)
 
 
@@ -231,10 +226,8 @@ def _standard_error(sample: np.ndarray) -> float:
     return float(sample.std(ddof=1)) / math.sqrt(len(sample))
 
 
-def crossed_bootstrap_interval(
-    values: Sequence[Sequence[float]], seed: int, resamples: int = 4000
-) -> tuple[float, float]:
-    """Percentile bootstrap interval of the mean of a table of seeds x tasks, both resampled.
+def crossed_bootstrap_interval(values: Sequence[Sequence[float]], seed: int) -> tuple[float, float]:
+    """95 % percentile bootstrap interval of the mean of a table of seeds x tasks, both resampled.
 
     Seeds and tasks are resampled independently, and each sampled pair counts, so the interval also covers
     the choice of the tasks. Deviations from the mean are widened by sqrt(n / (n - 1)), n the number of
@@ -250,7 +243,7 @@ def crossed_bootstrap_interval(
     (table,) = _tables(values)
     seeds, tasks = table.shape
     generator = np.random.default_rng(seed)
-    rows, columns = _counts(generator, seeds, resamples), _counts(generator, tasks, resamples)
+    rows, columns = _counts(generator, seeds), _counts(generator, tasks)
     means = ((rows @ table) * columns).sum(1) / (seeds * tasks)
     low, high = _widened(means, float(table.mean()), seeds)
     bound = float(np.abs(table).max())
@@ -261,9 +254,8 @@ def crossed_difference_interval(
     first: Sequence[Sequence[float]],
     second: Sequence[Sequence[float]],
     seed: int,
-    resamples: int = 4000,
 ) -> tuple[float, float]:
-    """Percentile bootstrap interval of ``mean(second) - mean(first)``, two tables of seeds x tasks.
+    """95 % percentile bootstrap interval of ``mean(second) - mean(first)``, two tables of seeds x tasks.
 
     The tasks of both are resampled together, their seeds separately. Arguments and errors as of
     ``crossed_bootstrap_interval``; deviations are widened for the smaller number of seeds.
@@ -275,10 +267,10 @@ def crossed_difference_interval(
     a, b = _tables(first, second)
     generator = np.random.default_rng(seed)
     tasks = a.shape[1]
-    columns = _counts(generator, tasks, resamples)
+    columns = _counts(generator, tasks)
     means = []
     for table in (a, b):
-        rows = _counts(generator, len(table), resamples)
+        rows = _counts(generator, len(table))
         means.append(((rows @ table) * columns).sum(1) / (len(table) * tasks))
     centre = float(b.mean() - a.mean())
     return _widened(means[1] - means[0], centre, min(len(a), len(b)))
@@ -291,9 +283,9 @@ def _tables(*tables: Sequence[Sequence[float]]) -> list[np.ndarray]:
     return [np.stack([_finite_array(row, "values") for row in table]) for table in tables]
 
 
-def _counts(generator: np.random.Generator, n: int, resamples: int) -> np.ndarray:
-    """[resamples, n] how often each of n units is in a bootstrap sample of size n."""
-    counts: np.ndarray = generator.multinomial(n, np.full(n, 1 / n), resamples)
+def _counts(generator: np.random.Generator, n: int) -> np.ndarray:
+    """[_TABLES, n] how often each of n units is in a bootstrap sample of size n."""
+    counts: np.ndarray = generator.multinomial(n, np.full(n, 1 / n), _TABLES)
     return counts
 
 
@@ -307,7 +299,7 @@ _EXACT_FLIPS = 16
 """up to so many differences all 2^n signs are tried"""
 
 
-def sign_flip_p_value(differences: Sequence[float], seed: int, resamples: int = 20_000) -> float:
+def sign_flip_p_value(differences: Sequence[float], seed: int) -> float:
     """Two-sided p-value that paired differences are symmetric around 0 (permutation test).
 
     Exact for few differences that are not 0, else by random signs. For differences of -1, 0 and 1 it is
@@ -331,23 +323,22 @@ def sign_flip_p_value(differences: Sequence[float], seed: int, resamples: int = 
     generator = np.random.default_rng(seed)
     rows = max(1, _CHUNK // n)
     hits = 0
-    for done in range(0, resamples, rows):
-        signs = generator.choice((-1.0, 1.0), (min(rows, resamples - done), n))
+    for done in range(0, _SIGNS, rows):
+        signs = generator.choice((-1.0, 1.0), (min(rows, _SIGNS - done), n))
         hits += int((np.abs(signs @ sample) >= observed).sum())
-    return (hits + 1) / (resamples + 1)
+    return (hits + 1) / (_SIGNS + 1)
 
 
 def ratio_interval(
-    numerators: Sequence[float], denominators: Sequence[float], seed: int, resamples: int = 4000
+    numerators: Sequence[float], denominators: Sequence[float], seed: int
 ) -> tuple[float, float]:
-    """Percentile bootstrap interval of ``sum(numerators) / sum(denominators)``, units resampled.
+    """95 % percentile bootstrap interval of ``sum(numerators) / sum(denominators)``, units resampled.
 
     For means over tokens: the tokens of an episode are anything but independent, episodes are.
 
     Args:
         numerators: [N] sum of the values in each unit.
         denominators: [N] how many there are in it, 0 or more, some above 0.
-        resamples: bootstrap samples; those that hold nothing are left out.
 
     Raises:
         ValueError: lengths differ, a value is not finite, or nothing is counted.
@@ -358,7 +349,7 @@ def ratio_interval(
         raise ValueError(
             "expected as many numerators as denominators, these not negative and not all 0."
         )
-    samples = _counts(np.random.default_rng(seed), len(top), resamples)
+    samples = _counts(np.random.default_rng(seed), len(top))  # those of nothing are left out
     counts = samples @ bottom
     return _percentiles((samples @ top)[counts > 0] / counts[counts > 0])
 
@@ -382,16 +373,10 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def _percentiles(values: np.ndarray, level: float = 0.95) -> tuple[float, float]:
-    _check_level(level)
-    tail = (1 - level) / 2
+def _percentiles(values: np.ndarray) -> tuple[float, float]:
+    tail = (1 - 0.95) / 2
     low, high = np.quantile(values, [tail, 1 - tail])
     return float(low), float(high)
-
-
-def _check_level(level: float) -> None:
-    if not 0 < level < 1:
-        raise ValueError(f"level must lie between 0 and 1, got {level}.")
 
 
 def _finite_array(values: Sequence[float], name: str) -> np.ndarray:
