@@ -123,7 +123,8 @@ class Gate:
         except asyncio.CancelledError:  # the server ends, and has waited for as long as it may
             if begun:
                 raise
-            await _refuse(noting_send, scope["path"], _stopped())
+            words = "The server was stopped before it had the answer: ask again when it is back."
+            await _refuse(noting_send, scope["path"], ProblemError(503, words, retry_after=5))
         finally:
             self._note(scope, status, time.perf_counter() - start)
 
@@ -306,11 +307,6 @@ def _again(body: bytes, receive: Receive) -> Receive:
         return {"type": "http.request", "body": body, "more_body": False}
 
     return message
-
-
-def _stopped() -> ProblemError:
-    words = "The server was stopped before it had the answer: ask again when it is back."
-    return ProblemError(503, words, retry_after=5)
 
 
 def _too_large(most: int) -> ProblemError:

@@ -143,7 +143,10 @@ def create_app(
         try:
             passed = None
             if contexts is not None and wants_contexts(retriever):
-                passed = [_context(context) for context in contexts]
+                passed = [
+                    SearchContext(c.question, tuple(c.golden_answers), c.seed, c.progress)
+                    for c in contexts
+                ]
             return await batcher.search([encodable(query) for query in queries], top_k, passed)
         except RetrieverError as error:
             _log.warning("The retriever failed: %s", error)
@@ -235,10 +238,6 @@ def _check_typed(asked: TypedRequest, limits: Limits) -> None:
         raise ProblemError(
             422, f"{len(asked.queries)} queries came with {len(asked.contexts)} contexts."
         )
-
-
-def _context(given: Context) -> SearchContext:
-    return SearchContext(given.question, tuple(given.golden_answers), given.seed, given.progress)
 
 
 def _plain(hit: Hit, with_score: bool) -> dict[str, Any]:

@@ -75,7 +75,9 @@ def download_dataset(
             )
 
     if mirror is not None:
-        manifest = _with_checksums(manifest.with_mirror(mirror), fetch_checksums(mirror))
+        manifest, sums = manifest.with_mirror(mirror), fetch_checksums(mirror)
+        files = tuple(replace(f, sha256=f.sha256 or sums.get(f.name, "")) for f in manifest.files)
+        manifest = replace(manifest, files=files)
     sources = []
     for file in manifest.files:
         if from_folder is not None:
@@ -110,11 +112,6 @@ def _settled(dest: Path, manifest: Manifest) -> bool:
             "Replace it with --force."
         )
     return True
-
-
-def _with_checksums(manifest: Manifest, sums: dict[str, str]) -> Manifest:
-    files = tuple(replace(f, sha256=f.sha256 or sums.get(f.name, "")) for f in manifest.files)
-    return replace(manifest, files=files)
 
 
 def _local(file: DataFile, folder: Path) -> tuple[DataFile, Path, str]:

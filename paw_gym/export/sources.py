@@ -35,12 +35,8 @@ def read_episodes(source: str | Path, part: str = "all") -> Iterator[Episode]:
     minari = minari_folder(path) if path.is_dir() else None
     if minari is not None:
         return read_minari(minari)
-    return _read_files(episode_files(path, part))
-
-
-def _read_files(files: list[Path]) -> Iterator[Episode]:
-    for file in files:
-        yield from _READERS[file.suffix](file)
+    files = episode_files(path, part)
+    return (episode for file in files for episode in _READERS[file.suffix](file))
 
 
 def episode_files(source: Path, part: str = "all") -> list[Path]:

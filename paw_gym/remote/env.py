@@ -210,7 +210,10 @@ class RemoteEnv(TextEnv):
         if seed is not None:
             call["seed"] = int(seed)
         if options:
-            call["options"] = {name: _plain(value) for name, value in options.items()}
+            call["options"] = {  # plain numbers of NumPy's
+                name: value.item() if hasattr(value, "item") else value
+                for name, value in options.items()
+            }
         if getattr(self, "progress", None) is not None:
             call["progress"] = self.progress
         return call
@@ -372,10 +375,6 @@ class RemoteEnv(TextEnv):
 def _abandon(client: GatewayClient, held: list[str], process: int) -> None:
     if os.getpid() == process:  # a forked process does not own what it has a copy of
         client.abandon(held)
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if hasattr(value, "item") else value
 
 
 def _reset_key(seed: int | None, options: Mapping[str, Any] | None) -> tuple[Any, ...]:

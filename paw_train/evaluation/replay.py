@@ -198,7 +198,9 @@ class _Replaying:
         runs: dict[int, list[Episode | None]] = {seed: [] for seed, _, _ in expected}
         planned = {seed: environment_seeds(panel, seed) for seed in runs}
         recorded = self._episodes(min(agent.text_env.max_steps or MOST_STEPS, MOST_STEPS))
-        chosen = self._chosen([n for n, one in enumerate(expected) if one[2] != UNPLAYED])
+        played = [n for n, one in enumerate(expected) if one[2] != UNPLAYED]
+        order = np.random.default_rng(self.seed).permutation(len(played))[: self.sample]
+        chosen = {played[int(n)] for n in order}
         episode = next(recorded, None)
         for number, (seed, task_id, mark) in enumerate(expected):
             name = f"{task_id!r} (seed {seed})"
@@ -228,10 +230,6 @@ class _Replaying:
         if not self.found.replayed and not self.found.differences:
             raise ValueError(f"{self.file} holds no episode that could be replayed.")
         return runs
-
-    def _chosen(self, played: Sequence[int]) -> frozenset[int]:
-        order = np.random.default_rng(self.seed).permutation(len(played))[: self.sample]
-        return frozenset(played[int(n)] for n in order)
 
     def _episodes(self, most_steps: int) -> Iterator[Episode]:
         """The recorded episodes, one in memory at a time."""

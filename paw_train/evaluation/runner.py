@@ -445,11 +445,8 @@ class StandIn:
 
     def respond(self, requests: Sequence[Request]) -> list[Response]:
         text = "word"[:CHARACTERS_A_TOKEN] * self.tokens
-        return [Response(text=text, usage=(_length(r), self.tokens)) for r in requests]
-
-
-def _length(request: Request) -> int:
-    return sum(len(str(m["content"] or "")) for m in request.messages) // CHARACTERS_A_TOKEN
+        lengths = (sum(len(str(m["content"] or "")) for m in r.messages) for r in requests)
+        return [Response(text=text, usage=(n // CHARACTERS_A_TOKEN, self.tokens)) for n in lengths]
 
 
 class _RandomPool(MeteredPool):

@@ -181,8 +181,8 @@ def result_lines(result: Mapping[str, Any]) -> list[str]:
         )
     if result.get("panel_note"):
         lines.append(result["panel_note"])
-    return [*lines, *_spent(result), *_causes(result), *_forgotten(result), *_endpoint(result),
-            *_missing(result)]  # fmt: skip
+    return [*lines, *_spent(result), *_causes(result), *_forgotten(result),
+            *(result.get("endpoint") or {}).get("fallbacks", []), *_missing(result)]  # fmt: skip
 
 
 def _percent(share: float) -> str:
@@ -227,10 +227,6 @@ def _forgotten(result: Mapping[str, Any]) -> list[str]:
     if forgotten.get("ended_episodes"):
         lines.append(f"context: {forgotten['ended_episodes']} episodes ended at it ({reason})")
     return lines
-
-
-def _endpoint(result: Mapping[str, Any]) -> list[str]:
-    return list((result.get("endpoint") or {}).get("fallbacks", []))
 
 
 def _missing(result: Mapping[str, Any]) -> list[str]:

@@ -188,7 +188,10 @@ class PaWTrainer(GRPOTrainer):
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        self.world_model = _with_coefficient(world_model or WorldModelSettings(), world_model_coeff)
+        self.world_model = world_model or WorldModelSettings()
+        if world_model_coeff is not None:
+            enabled = self.world_model.enabled and world_model_coeff != 0
+            self.world_model = self.world_model.replace(coef=world_model_coeff, enabled=enabled)
         self.max_return = max_return
         _require_available(self.world_model, self.temperature, self.accelerator.num_processes)
         self._contents: dict[tuple[int, ...], Span] = {}
@@ -323,14 +326,6 @@ def _require_available(settings: WorldModelSettings, temperature: float, process
             f"PaWTrainer selects among the transitions of one process, and there are {processes}. Use one, "
             "or `paw train engine=openrlhf`."
         )
-
-
-def _with_coefficient(
-    settings: WorldModelSettings, coefficient: float | None
-) -> WorldModelSettings:
-    if coefficient is None:
-        return settings
-    return settings.replace(coef=coefficient, enabled=settings.enabled and coefficient != 0)
 
 
 def _require_columns(settings: WorldModelSettings, actions: Any) -> None:

@@ -82,19 +82,16 @@ class EnvironmentLoop(AgentLoopBase):
                 lambda: agent.reset(seed=seed, options={"task_id": task_id})
             )
             record = _Record(self._chat, prompt, self._room)
-            self._require_room(len(record.ids), task_id)
+            # verl pads prompts to one length and stacks them; its filter sees the rows, not this prompt
+            if len(record.ids) > self._longest_prompt:
+                raise ValueError(
+                    f"The first prompt of task {task_id!r} takes {len(record.ids)} tokens, and "
+                    f"rollout.prompt_length is {self._longest_prompt}: raise data.max_prompt_length."
+                )
             await self._run(agent, record, sampling_params)
         finally:
             agent.close()
         return record.output()
-
-    def _require_room(self, tokens: int, task_id: str) -> None:
-        """verl pads prompts to one length and stacks them; its filter sees the rows, not this prompt."""
-        if tokens > self._longest_prompt:
-            raise ValueError(
-                f"The first prompt of task {task_id!r} takes {tokens} tokens, and rollout.prompt_length is "
-                f"{self._longest_prompt}: raise data.max_prompt_length."
-            )
 
     async def _run(
         self, agent: AgentInterface, record: _Record, sampling_params: dict[str, Any]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,10 @@ from paw_train.viewer.folders import RESULT
 
 _QUIET = 180.0
 """seconds without a change of its files after which a run counts as stopped, or four updates' time"""
+
+
+_CURVE = 60
+"""points of the small curve in a list of runs, at most"""
 
 
 class Measurements:
@@ -87,6 +92,7 @@ class Measurements:
         before, after = (self._result(f"eval_{when}.json") for when in ("before", "after"))
         found = self.evaluation()
         last = rows[max(rows)] if rows else {}
+        curve = [number(row.get("success_rate")) for row in rows.values()]
         algorithm, world_model = settings.get("algorithm"), settings.get("world_model")
         env = settings.get("env")
         return {
@@ -109,7 +115,7 @@ class Measurements:
             "after": after or (found["overall"] if found else None),
             "reward_mean": number(last.get("reward_mean")),
             "train_success": number(last.get("success_rate")),
-            "curve": _thinned([number(row.get("success_rate")) for row in rows.values()]),
+            "curve": curve[:: max(1, math.ceil(len(curve) / _CURVE))],
         }
 
     def _phase(self, planned: float | None, rows: dict[float, Record], after: Any) -> str:
@@ -216,11 +222,6 @@ def _rows(path: Path) -> dict[float, Record]:
         return read_records(path, "update").by_key
     except OSError:
         return {}
-
-
-def _thinned(values: list[float | None], most: int = 60) -> list[float | None]:
-    step = max(1, -(-len(values) // most))
-    return values[::step]
 
 
 _SHOWN = {

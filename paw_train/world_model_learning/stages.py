@@ -87,20 +87,18 @@ class WorldModelStages:
         self.measure("start")
         if self.own.method == "off":
             return True
-        finished = self._from_experience() if self.own.from_expert else self._from_play()
+        if self.own.from_expert:
+            finished = self._from_experience()
+        else:
+            split = self.settings.only_env.train_split
+            played = self._played("transitions.jsonl", split, self.own.episodes, _COLLECT)
+            finished = self._learned_from(played)
         if not finished:
             return False
         self.measure("learned")
         save_checkpoint(self.folder / "checkpoints" / "world_model", self.policy, {"update": 0})
         remove_checkpoint(self.folder / "checkpoints" / "world_model-latest")
         return True
-
-    def _from_play(self) -> bool:
-        """RWML and WM-SFT: from the start policy's transitions."""
-        split = self.settings.only_env.train_split
-        return self._learned_from(
-            self._played("transitions.jsonl", split, self.own.episodes, _COLLECT)
-        )
 
     def _from_experience(self) -> bool:
         """Early experience: the expert's states, then imitation."""

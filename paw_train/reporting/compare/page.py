@@ -138,7 +138,13 @@ def write_page(
         "compare.html",
         title=grid.name,
         description=grid.description,
-        tiles=_tiles(grid, comparison),
+        tiles=[
+            ("recipe", Path(grid.recipe).stem),
+            ("arms", str(len(comparison.arms))),
+            ("seeds", str(max(len(arm.seeds) for arm in comparison.arms))),
+            ("runs", str(sum(len(arm.seeds) for arm in comparison.arms))),
+            ("tasks of the panel", str(comparison.arms[0].tasks)),
+        ],
         tables=tables,
         comparison=comparison,
         forest=forest,
@@ -149,16 +155,6 @@ def write_page(
         + [(arm.name, _text(arm.settings)) for arm in grid.arms],
     )
     write_text(folder / "compare.html", page)
-
-
-def _tiles(grid: Grid, comparison: Comparison) -> list[tuple[str, str]]:
-    return [
-        ("recipe", Path(grid.recipe).stem),
-        ("arms", str(len(comparison.arms))),
-        ("seeds", str(max(len(arm.seeds) for arm in comparison.arms))),
-        ("runs", str(sum(len(arm.seeds) for arm in comparison.arms))),
-        ("tasks of the panel", str(comparison.arms[0].tasks)),
-    ]
 
 
 def _curves(grid: Grid, runs: Sequence[RunResult]) -> list[tuple[str, list[tuple[str, Chart]]]]:

@@ -255,15 +255,12 @@ class Runner:
             child = self._children.get(name)
             if child is None:
                 if not is_held(self._lock_path(run)):
-                    self._adopted_ended(run)
+                    del self.work.running[name]
+                    if is_finished(self.folder / name):
+                        self._finished(run)
             elif child.poll() is not None:
                 del self._children[name]
                 self._ended(run, child.returncode)
-
-    def _adopted_ended(self, run: PlannedRun) -> None:
-        del self.work.running[run.name]
-        if is_finished(self.folder / run.name):
-            self._finished(run)
 
     def _ended(self, run: PlannedRun, code: int) -> None:
         del self.work.running[run.name]
@@ -274,7 +271,8 @@ class Runner:
         else:
             self.work.waiting.remove(run)
             log = self._log_path(run)
-            failure = Failure(run.name, code, log, _tail(log))
+            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+            failure = Failure(run.name, code, log, "\n".join(lines[-_LOG_TAIL:]))
             self.work.failures.append(failure)
             self.watcher.say(f"{run.name}: failed ({_meaning(code)}); the others go on")
 
@@ -300,11 +298,6 @@ class Runner:
 
     def _log_path(self, run: PlannedRun) -> Path:
         return self.folder / "logs" / f"{run.name}.log"
-
-
-def _tail(log: Path) -> str:
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    return "\n".join(lines[-_LOG_TAIL:])
 
 
 def _meaning(code: int) -> str:
