@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from paw_gym.retrieval.base import Hit, Passage, Retriever, RetrieverError, SearchContext
 from paw_gym.retrieval.bm25 import BM25Retriever
-from paw_gym.retrieval.caching import CachedRetriever
 from paw_gym.retrieval.corpus import Corpus, CorpusError
 from paw_gym.retrieval.dense import DenseRetriever
 from paw_gym.retrieval.factory import make_retriever, retriever_names
@@ -19,7 +18,6 @@ from paw_gym.retrieval.simulated import SimulatedRetriever
 
 __all__ = [
     "BM25Retriever",
-    "CachedRetriever",
     "Corpus",
     "CorpusError",
     "DenseRetriever",

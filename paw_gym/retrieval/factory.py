@@ -47,13 +47,12 @@ def needs_corpus(name: str) -> bool:
     return name in RETRIEVERS and "corpus" in parameters_in(RETRIEVERS[name])
 
 
-def make_retriever(name: str | Retriever, *, cache: int = 0, **settings: Any) -> Retriever:
+def make_retriever(name: str | Retriever, **settings: Any) -> Retriever:
     """A retriever by name.
 
     Args:
         name: one of ``retriever_names()``, the address of a retrieval server (``http://...``), or a
             retriever, which is returned as it is.
-        cache: how many results to remember (see ``CachedRetriever``).
         settings: its arguments, such as ``corpus`` (see the class of that name).
 
     Raises:
@@ -68,15 +67,7 @@ def make_retriever(name: str | Retriever, *, cache: int = 0, **settings: Any) ->
     require_retriever(name)
     if name.startswith(_ADDRESS):
         name, settings = "remote", {"url": name, **settings}
-    made: Retriever = _call(name, RETRIEVERS[name], settings)
-    if not cache:
-        return made
-    from paw_gym.retrieval.caching import CachedRetriever
-
-    return CachedRetriever(made, cache)
-
-
-def _call(name: str, make: Callable[..., Any], settings: dict[str, Any]) -> Any:
+    make = RETRIEVERS[name]
     parameters = parameters_in(make)
     for key in settings:
         if key not in parameters:

@@ -170,7 +170,6 @@ def retriever(
     max_queries: Annotated[
         int, typer.Option(min=1, max=16_384, help="Maximum number of queries of one request.")
     ] = 2_048,
-    cache: Annotated[int, typer.Option(help="Number of results to cache.")] = 0,
     host: Host = "127.0.0.1",
     port: Port = 8000,
     token: Token = None,
@@ -191,7 +190,7 @@ def retriever(
 
     def make() -> Any:
         with Console(stderr=True).status(f"opening the retriever {name} ..."):
-            opened = make_retriever(name, cache=cache, **chosen)
+            opened = make_retriever(name, **chosen)
         return create_app(
             opened,
             name=name,

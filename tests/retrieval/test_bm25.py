@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 
 from paw_gym.retrieval import (
     BM25Retriever,
-    CachedRetriever,
     Corpus,
     HybridRetriever,
     IndexMismatchError,
@@ -267,7 +266,6 @@ def test_bad_arguments_are_named(small_corpus: Path) -> None:
 def test_one_string_is_not_taken_for_a_list_of_letters(small_corpus: Path) -> None:
     bm25 = make_retriever("bm25", corpus=small_corpus)
     others = [
-        CachedRetriever(bm25),
         HybridRetriever([bm25]),
         make_retriever("simulated", writer="script"),
         make_retriever("http://127.0.0.1:9"),
