@@ -25,7 +25,7 @@ RECIPES, GRIDS = 15, 8
 """most files in recipes/ (the table of published rows among them) and in recipes/compare/"""
 MODULES = 16
 """most modules of its own that a folder has"""
-LARGER = {"paw_gym/retrieval": 18, "paw_train/training/openrlhf": 18}
+LARGER = {"paw_train/training/openrlhf": 18}
 """folders that have more, and how many"""
 SMALL, FEW_LINES = 16, 40
 """most modules of less than so many lines"""

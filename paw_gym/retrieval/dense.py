@@ -25,6 +25,8 @@ from paw_gym.retrieval.index_files import (
 from paw_gym.retrieval.vector_index import (
     SearchEffort,
     VectorIndexSettings,
+    VectorStore,
+    encode_corpus,
     fill_index,
     load_index,
     new_index,
@@ -32,7 +34,6 @@ from paw_gym.retrieval.vector_index import (
     save_index,
     search_index,
 )
-from paw_gym.retrieval.vectors import VectorStore, encode_corpus
 
 FORMAT = "paw-dense-1"
 LARGEST = 20_000

@@ -20,12 +20,14 @@ from paw_gym.retrieval.index_files import DamagedIndexError, only_builder
 from paw_gym.retrieval.vector_index import (
     SearchEffort,
     VectorIndexSettings,
+    VectorStore,
+    encode_corpus,
+    encode_vectors,
     load_index,
     new_index,
     save_index,
     search_index,
 )
-from paw_gym.retrieval.vectors import VectorStore, encode_corpus, encode_vectors
 
 
 class WordEncoder:
