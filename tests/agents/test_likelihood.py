@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import hostile  # noqa: E402
+from servers import serve  # noqa: E402
 
 from paw_gym import Outcome, Task, register_text_env  # noqa: E402
 from paw_gym.pool import EnvPool  # noqa: E402
@@ -172,25 +170,11 @@ class Echoing:
 
     def __init__(self, form: str) -> None:
         self.form, self.bodies = form, list[dict[str, Any]]()
-        outer = self
+        self.url = ""
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                outer.bodies.append(body)
-                payload = json.dumps(outer.answer(body)).encode()
-                self.send_response(200)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(payload)))
-                self.end_headers()
-                self.wfile.write(payload)
-
-            def log_message(self, *args: Any) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/v1"
+    def __call__(self, method: str, path: str, body: Any) -> tuple[int, Any]:
+        self.bodies.append(body)
+        return 200, self.answer(body)
 
     def answer(self, body: dict[str, Any]) -> dict[str, Any]:
         choices = []
@@ -214,9 +198,9 @@ class Echoing:
 @pytest.fixture
 def echoing(request: Any) -> Iterator[Echoing]:
     server = Echoing(request.param)
-    yield server
-    server.server.shutdown()
-    server.server.server_close()
+    with serve(server) as address:
+        server.url = f"{address}/v1"
+        yield server
 
 
 def endpoint(server: Echoing, tmp_path: Path) -> EndpointPolicy:

@@ -10,11 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from episodes import episodes, hostile_texts
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import Result
 
-from paw_gym import Episode, Transition
+from paw_gym import Episode
 from paw_gym.export import hub, read_episodes
 from paw_gym.export.exporters import with_clean_texts
 from paw_gym.export.hub import write_hub_dataset
@@ -25,34 +26,21 @@ from paw_gym.transition import read_jsonl, read_parquet
 pytest.importorskip("pyarrow", reason='pip install ".[export]"')
 Paw = Callable[..., Result]
 
-texts = st.text(st.characters(exclude_categories=[]), max_size=12)  # lone surrogates included
-numbers = st.floats(allow_nan=False, allow_infinity=False)
+HOSTILE = st.lists(episodes(hostile_texts, fewest=1), min_size=1, max_size=2)
 
 
-@st.composite
-def hostile_episodes(draw: st.DrawFn) -> Episode:
-    """Whatever a model or an environment may write: NUL, surrogates, control characters."""
-    steps = [
-        Transition(
-            env_id="e",
-            task_id="t",
-            episode_id="x",
-            step=step,
-            prompt=draw(texts),
-            observation=draw(st.none() | texts),
-            response=draw(texts),
-            action=draw(texts),
-            reward=draw(numbers),
-            next_observation=draw(texts),
-            terminated=draw(st.booleans()),
-            truncated=draw(st.booleans()),
-            action_is_valid=draw(st.booleans()),
-            info=draw(st.dictionaries(texts, texts | numbers | st.lists(texts), max_size=2)),
-            parent=draw(st.none() | texts),
-        )
-        for step in range(draw(st.integers(1, 3)))
-    ]
-    return Episode("e", "t", "x", draw(texts), draw(texts), 3, "conversation", steps, draw(texts))
+@pytest.mark.parametrize("write", [write_minari, write_hub_dataset])
+@given(some=HOSTILE)
+@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
+def test_every_text_comes_back(
+    write: Callable[..., object], some: list[Episode], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Equal but for lone surrogates in the texts, which UTF-8 has no form for."""
+    if write is write_minari:
+        pytest.importorskip("minari", reason='pip install ".[export]"')
+    out = tmp_path_factory.mktemp("hostile") / "hostile-v1"
+    write(out, some)
+    assert list(read_episodes(out)) == list(with_clean_texts(some))
 
 
 class TestMinari:
@@ -95,17 +83,6 @@ class TestMinari:
         env = dataset.recover_environment()
         options = next(iter(dataset.storage.get_episode_metadata([0])))["options"]
         assert env.reset(options=options)[0] == dataset[0].observations[0]
-
-    @given(some=st.lists(hostile_episodes(), min_size=1, max_size=2))
-    @settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
-    def test_every_text_comes_back(
-        self, some: list[Episode], tmp_path_factory: pytest.TempPathFactory
-    ) -> None:
-        """Equal but for lone surrogates in the texts, which UTF-8 has no form for."""
-        pytest.importorskip("minari", reason='pip install ".[export]"')
-        out = tmp_path_factory.mktemp("minari") / "hostile-v1"
-        write_minari(out, some)
-        assert list(read_episodes(out)) == list(with_clean_texts(some))
 
     def test_an_odd_numbering_and_foreign_ids_are_kept(
         self, played: list[Episode], tmp_path: Path
@@ -178,15 +155,6 @@ class TestHub:
         for folder in (tmp_path / name, tmp_path / "sft" / name):
             card = (folder / "README.md").read_text(encoding="utf-8").split("---\n")[1]
             assert yaml.safe_load(card)["pretty_name"] == name
-
-    @given(some=st.lists(hostile_episodes(), min_size=1, max_size=2))
-    @settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
-    def test_every_text_comes_back(
-        self, some: list[Episode], tmp_path_factory: pytest.TempPathFactory
-    ) -> None:
-        out = tmp_path_factory.mktemp("hub") / "d"
-        write_hub_dataset(out, some)
-        assert list(read_episodes(out)) == list(with_clean_texts(some))
 
     def test_one_parquet_file(
         self, paw: Paw, run: Path, played: list[Episode], tmp_path: Path

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from episodes import episodes
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,49 +21,6 @@ FORMS = {
     "jsonl": (write_jsonl, read_jsonl),
     "parquet": (write_parquet, read_parquet),
 }
-texts = st.text(max_size=30)
-numbers = st.floats(allow_nan=False, allow_infinity=False)
-values = st.recursive(
-    st.none() | st.booleans() | st.integers() | numbers | texts,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
-    max_leaves=6,
-)
-
-
-@st.composite
-def episodes(draw: st.DrawFn) -> Episode:
-    env_id, task_id, episode_id = draw(texts), draw(texts), draw(texts)
-    transitions = [
-        Transition(
-            env_id=env_id,
-            task_id=task_id,
-            episode_id=episode_id,
-            step=step,
-            prompt=draw(texts),
-            observation=draw(st.none() | texts),
-            response=draw(texts),
-            action=draw(texts),
-            reward=draw(numbers),
-            next_observation=draw(texts),
-            terminated=draw(st.booleans()),
-            truncated=draw(st.booleans()),
-            action_is_valid=draw(st.booleans()),
-            info=draw(st.dictionaries(texts, values, max_size=3)),
-            parent=draw(st.none() | texts),
-        )
-        for step in range(draw(st.integers(0, 3)))
-    ]
-    return Episode(
-        env_id,
-        task_id,
-        episode_id,
-        task_type=draw(texts),
-        instruction=draw(texts),
-        group=draw(st.integers(0, 2**40)),
-        context_mode=draw(st.sampled_from(["window", "conversation"])),
-        transitions=transitions,
-        error=draw(st.none() | texts),
-    )
 
 
 def transition(step: int = 0, **changes: Any) -> Transition:

@@ -1,61 +1,13 @@
 from __future__ import annotations
 
 import json
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-Reply = tuple[int, Any]
-
-
-@contextmanager
-def serve(answer: Callable[[str, str, Any], Reply]) -> Iterator[str]:
-    """An address whose answers ``answer(method, path, payload)`` gives: a status, and JSON or bytes.
-
-    A status of 0 closes the connection without a word; one below 0 says nothing for so many seconds.
-    """
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
-            self._handle("GET")
-
-        def do_POST(self) -> None:
-            self._handle("POST")
-
-        def _handle(self, method: str) -> None:
-            text = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            status, content = answer(method, self.path, json.loads(text) if text else None)
-            if status <= 0:
-                time.sleep(-status)
-                self.close_connection = True
-                return
-            body = content if isinstance(content, bytes) else json.dumps(content).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *args: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-
+from servers import Reply, serve
 
 Serving = Callable[[Callable[[str, str, Any], Reply]], AbstractContextManager[str]]
 

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from servers import serve
 
 Make = Callable[..., Any]
 QUICK = {"backoff": 0.0, "timeout": 10.0, "attempts": 2}
@@ -19,28 +18,11 @@ class Endpoint:
         self.answers: list[Any] = ["I want something."]
         self.requests: list[dict[str, Any]] = []
         self.headers: list[Any] = []
-        outer = self
+        self.url = ""
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                outer.requests.append(json.loads(body))
-                outer.headers.append(self.headers)
-                status, text = outer.next(self.path)
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(text)))
-                self.end_headers()
-                self.wfile.write(text)
-
-            def log_message(self, *args: Any) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/v1"
-
-    def next(self, path: str) -> tuple[int, bytes]:
+    def __call__(self, method: str, path: str, body: Any, headers: Any) -> tuple[int, bytes]:
+        self.requests.append(body)
+        self.headers.append(headers)
         assert path == "/v1/chat/completions"
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, int):
@@ -55,12 +37,9 @@ class Endpoint:
 @pytest.fixture
 def endpoint() -> Iterator[Endpoint]:
     made = Endpoint()
-    thread = threading.Thread(target=made.server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
-    thread.join()
+    with serve(made, headers=True) as address:
+        made.url = f"{address}/v1"
+        yield made
 
 
 @pytest.fixture

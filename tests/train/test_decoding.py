@@ -190,38 +190,6 @@ def test_keys_that_are_repeated_give_what_the_stock_attention_gives(masked: bool
     assert torch.allclose(found, stock, atol=1e-6)
 
 
-@pytest.mark.parametrize("place", [0, 3])
-def test_two_products_read_a_slice_where_it_lies(place: int) -> None:
-    """Any slice of any tensor gives what plain attention gives, and slices of a cache are not copied."""
-    torch.manual_seed(place)
-    rows = slice(place, place + 2)
-    buffer = torch.randn(5, 2, 40, 8)
-    slices = [
-        buffer[rows, :, :30],
-        buffer[rows, :, 5:35],
-        buffer[:, 1:][rows, :, :30],
-        buffer[rows, :, :30, :4],
-        buffer.transpose(1, 2)[rows, :2].transpose(2, 3),
-        buffer[rows],
-    ]
-    for part in slices:
-        mask = torch.rand(2, 1, 1, part.shape[2]) < 0.5
-        mask[..., 0] = True
-        query = torch.randn(2, part.shape[1], 3, part.shape[3])
-        args = (query, part, part, mask, 0.3)
-        torch.testing.assert_close(attention._two_products(*args), attention._fused(*args))
-    part = buffer[:1, :1].as_strided((1, 1, 6, 8), (8, 8, 8, 1))
-    args = (torch.randn(1, 1, 3, 8), part, part, torch.ones(1, 1, 1, 6, dtype=torch.bool), 0.3)
-    torch.testing.assert_close(attention._two_products(*args), attention._fused(*args))
-    whole = attention._whole(slices[0])
-    assert whole.shape == (2, 2, 40, 8)
-    assert torch.equal(whole, buffer[rows])
-    # what sees nothing stays a number: others may be asked not to see what comes of it
-    mask = torch.zeros(2, 1, 1, 30, dtype=torch.bool)
-    found = attention._two_products(torch.randn(2, 2, 3, 8), slices[0], slices[0], mask, 0.3)
-    assert found.isfinite().all()
-
-
 def test_large_scores_are_not_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in models whose keys have a large bias: every score has the same offset of some hundreds."""
     torch.manual_seed(0)

@@ -308,27 +308,32 @@ class TestPanels:
         assert result["success_rate"] == 1.0
         assert str(alfworld_data) not in json.dumps(result["environment"])
 
-    def test_real_products(self, shared_data: Path, tmp_path: Path) -> None:
-        settings = [f"env.kwargs.data_dir={shared_data / 'webshop'}", "evaluation.tasks=2"]
-        path = evaluate_from_args(
-            "random", settings, str(tmp_path), panel="webshop/test500_synthetic"
-        )
-        result = load_result(path)
-        arguments = result["environment"]["arguments"]
-        assert (arguments["goals"], arguments["search"]) == ("synthetic", "bm25")
-        assert result["panel"] == "webshop/test500_synthetic[2]" and result["panel_note"] is None
-
-    def test_real_questions(self, shared_data: Path, tmp_path: Path) -> None:
-        settings = [
-            f"env.kwargs.data_dir={shared_data / 'qa'}", "evaluation.tasks=4",
-            f"env.kwargs.corpus={shared_data / 'qa' / 'wiki_sample' / 'corpus.jsonl'}",
-        ]  # fmt: skip
-        path = evaluate_from_args("random", settings, str(tmp_path), panel="search_qa/nq")
-        result = load_result(path)
-        assert result["settings"]["env"]["history_length"] is None  # the environment's own
-        assert result["environment"]["arguments"]["dataset"] == "nq"
-        assert result["panel"] == "search_qa/nq[4] (changed)"
-        assert "125 are here, 3,610 were published (nq 125 of 3,610)" in result["panel_note"]
+    @pytest.mark.parametrize(
+        ("panel", "changes", "title", "note"),
+        [
+            ("webshop/test500_synthetic", {"data_dir": "webshop"}, "[2]", None),
+            (
+                "search_qa/nq",
+                {"data_dir": "qa", "corpus": "qa/wiki_sample/corpus.jsonl"},
+                "[2] (changed)",
+                "125 are here, 3,610 were published (nq 125 of 3,610)",
+            ),
+        ],
+    )
+    def test_real_products_and_questions(
+        self,
+        shared_data: Path,
+        tmp_path: Path,
+        panel: str,
+        changes: dict[str, str],
+        title: str,
+        note: str | None,
+    ) -> None:
+        settings = [f"env.kwargs.{name}={shared_data / place}" for name, place in changes.items()]
+        settings += ["evaluation.tasks=2"]
+        result = load_result(evaluate_from_args("random", settings, str(tmp_path), panel=panel))
+        assert result["panel"] == f"{panel}{title}"
+        assert (note or "") in (result["panel_note"] or "")
 
 
 @pytest.fixture(scope="module")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import http.server
 import inspect
 import json
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,8 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch")
+
+from servers import serve
 
 from paw_gym.internals.constructors import creator_of
 from paw_gym.registration import text_env_ids
@@ -54,21 +54,8 @@ def run_of(folder: Path, **env: Any) -> Path:
 
 def episode(env_id: str) -> Episode:
     """One step of an environment of that id."""
-    step = Transition(
-        env_id,
-        "t",
-        "e",
-        0,
-        "",
-        "before",
-        "<action>x</action>",
-        "x",
-        0.0,
-        "after",
-        True,
-        False,
-        True,
-    )
+    said = "<action>x</action>"
+    step = Transition(env_id, "t", "e", 0, "", "before", said, "x", 0.0, "after", True, False, True)
     return Episode(env_id, "t", "e", transitions=[step])
 
 
@@ -144,21 +131,12 @@ def listener() -> Iterator[tuple[str, list[str]]]:
     """An address, and all that is sent to it."""
     heard: list[str] = []
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            heard.append(f"{self.path} {self.headers}")
-            self.send_response(404)
-            self.end_headers()
+    def listen(method: str, path: str, body: Any, headers: Any) -> tuple[int, bytes]:
+        heard.append(f"{path} {headers}")
+        return 404, b""
 
-        do_POST = do_GET
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}", heard
-        server.shutdown()
+    with serve(listen, headers=True) as url:
+        yield url, heard
 
 
 def test_no_address_is_asked_and_no_variable_sent(
