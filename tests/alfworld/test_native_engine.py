@@ -1,7 +1,6 @@
 """What the native engine says and does, on a small room that holds every corner."""
 
 import json
-import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -241,34 +240,12 @@ def test_a_cooled_apple_is_no_hot_one_any_more(started: Started) -> None:
     assert not engine.won
 
 
-def test_a_saved_state_is_exact_and_picklable(started: Started) -> None:
-    engine = started("two")
-    play(engine, *WINNING["two"][:6])
-    state = pickle.loads(pickle.dumps(engine.save_state()))
-    rest = WINNING["two"][6:]
-    expected = [(engine.step(command), engine.admissible_commands()) for command in rest]
-    other = NativeEngine(pickle.loads(pickle.dumps(engine.game)))
-    other.restore_state(state)
-    assert [(other.step(c), other.admissible_commands()) for c in rest] == expected
-    assert other.won
-
-
 def test_a_state_of_another_game_or_engine_is_refused(started: Started) -> None:
     engine = started()
     with pytest.raises(ValueError, match="another game"):
         engine.restore_state(started("two").save_state())
     with pytest.raises(TypeError, match="NativeState"):
         engine.restore_state(("look",))
-
-
-def test_engines_that_share_a_game_do_not_disturb_each_other(
-    tiny_game: Callable[..., dict[str, Any]],
-) -> None:
-    game = CompiledGame.from_json(tiny_game())
-    alone, busy = NativeEngine(game), NativeEngine(game)
-    play(busy, *WINNING["place"])
-    assert busy.won and not alone.won
-    assert play(alone, "go to countertop 1").endswith("you see a apple 2, and a key 1.")
 
 
 def test_the_digest_is_that_of_the_texts_alone(tiny_game: Callable[..., dict[str, Any]]) -> None:
