@@ -45,8 +45,8 @@ MEDIUM = ("model.scratch={tokenizer: words, spell_unknown: false, rope_theta: 1.
           "cloning.misplaced=0.0", "optimizer.lr=2e-4")  # fmt: skip
 SMOLLM2 = ("model.path=data/adapters/smollm2_alfworld", "model.dtype=bfloat16", "cloning.episodes=0",
            "rollout.groups=16", "rollout.group_size=8", "rollout.max_response_tokens=24",
-           "optimizer.minibatches=4", "optimizer.micro_batch_tokens=8192", "updates=30",
-           "evaluation.every=6", "evaluation.selection_tasks=64")  # fmt: skip
+           "objective.kl_coef=0", "optimizer.minibatches=4", "optimizer.lr=2e-4", "updates=60",
+           "evaluation.every=8", "evaluation.selection_tasks=100")  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -54,15 +54,19 @@ class Size:
     response: int
     observation: int
     micro_batch_tokens: int
-    repeats: int
-    """measured ones, after one that is not"""
+    rollouts: int
+    """measured ones, after one that warms up"""
+    updates: int
+    """measured ones, without and with PaW each, after one that warms up"""
 
 
-FULL = Size(KNOWN[MODEL], torch.bfloat16, 64, 2048, 512, 100, 16384, 3)
+FULL = Size(KNOWN[MODEL], torch.bfloat16, 64, 2048, 512, 100, 16384, 2, 5)
 STARTED = 12
 """episodes of the update before a measured one: two full micro-batches, so that memory and the optimiser's
 state are there"""
-SMALL = Size(ModelShape(32, 2, 2, 1, 64, 256, True, 16, True), torch.bfloat16, 8, 24, 8, 6, 128, 1)
+SMALL = Size(
+    ModelShape(32, 2, 2, 1, 64, 256, True, 16, True), torch.bfloat16, 8, 24, 8, 6, 128, 1, 1
+)
 
 
 def run(task: Task) -> Findings:
@@ -73,23 +77,25 @@ def run(task: Task) -> Findings:
     enable_recomputation(model)
     policy = policy_of(model, task.device)
     rollouts, updates = _Watch(task), {name: _Watch(task) for name in ("off", "paw")}
-    memory: dict[str, float] = {}
     ends = time.monotonic() + task.seconds
-    for repeat in range(size.repeats + 1):  # the first warms up
-        started = time.monotonic()
-        if repeat > 1 and started + _longest(rollouts, updates) > ends:
+    episodes = _rollout(policy, size)
+    policy.rest()
+    with _updater(policy, size, "off") as update:  # a rollout of training is beside its states
+        update(copy.deepcopy(episodes[:STARTED]))
+        for _ in range(size.rollouts):
+            with rollouts.measured(True):
+                _rollout(policy, size)
+                policy.rest()
+    for repeat in range(size.updates + 1):  # the first warms up
+        if repeat > 1 and time.monotonic() + _longest(updates) > ends:
             break
-        with rollouts.measured(repeat > 0):
-            episodes = _rollout(policy, size)
-            policy.rest()
-        memory["rollout"] = max(memory.get("rollout", 0.0), rollouts.peak)
         for name in ("off", "paw") if repeat % 2 else ("paw", "off"):
             with _updater(policy, size, name) as update:
                 update(copy.deepcopy(episodes[:STARTED]))
                 given = copy.deepcopy(episodes)
                 with updates[name].measured(repeat > 0):
                     update(given)
-            memory[name] = max(memory.get(name, 0.0), updates[name].peak)
+    memory = {"rollout": rollouts.peak, **{name: watch.peak for name, watch in updates.items()}}
     findings = _findings(task, size, episodes, rollouts, updates, memory)
     if limits:
         findings.values |= {"ceilings": limits, "bounds": bounds(size, limits)}
@@ -135,9 +141,9 @@ def bounds(size: Size, limits: dict[str, float]) -> dict[str, float]:
     }
 
 
-def _longest(rollouts: _Watch, updates: dict[str, _Watch]) -> float:
+def _longest(updates: dict[str, _Watch]) -> float:
     """Seconds of a repetition, by those before."""
-    return 1.3 * max(rollouts.seconds) + sum(1.3 * max(u.seconds) for u in updates.values())
+    return sum(1.3 * max(watch.seconds) for watch in updates.values())
 
 
 class _Watch:
@@ -161,7 +167,7 @@ class _Watch:
         if self._kept:
             self.seconds.append(time.perf_counter() - self._started)
         if self.task.on_gpu:
-            self.peak = torch.cuda.max_memory_allocated() / GIB
+            self.peak = max(self.peak, torch.cuda.max_memory_allocated() / GIB)
 
 
 def _rollout(policy: LocalPolicy, size: Size) -> list[Trajectory]:
