@@ -54,8 +54,8 @@ def figure(seeds: Sequence[dict[str, Any]]) -> Figure:
     drawn = Figure(figsize=(9.0, 3.6), layout="constrained", facecolor="white")
     left, right = drawn.subplots(1, 2, width_ratios=[5, 2], sharey=True)
     training = [_smooth(seed["training"]) for seed in seeds]
-    _band(left, training, BLUE, "training rollouts (temperature 1, 30 steps)")
-    _band(left, [s["validation"] for s in seeds], ORANGE, "validation games (temperature 0.4)")
+    _band(left, training, GREY, "training rollouts (temperature 1, 30 steps)", 1.0)
+    _band(left, [s["validation"] for s in seeds], ORANGE, "validation games (temperature 0.4)", 2.2)
     left.set_title(f"Success during RL, mean and range of {len(seeds)} seeds", loc="left")
     left.set_xlabel("RL updates")
     left.set_ylim(0, 1)
@@ -84,11 +84,13 @@ def _smooth(points: Sequence[Sequence[float]]) -> list[list[float]]:
     ]
 
 
-def _band(chart: Axes, lines: Sequence[Sequence[Sequence[float]]], color: str, label: str) -> None:
+def _band(
+    chart: Axes, lines: Sequence[Sequence[Sequence[float]]], color: str, label: str, width: float
+) -> None:
     """The mean of lines over the same updates, and the range between the lowest and the highest."""
     updates = [update for update, _ in lines[0]]
     values = [[point[1] for point in points] for points in zip(*lines, strict=True)]
-    chart.plot(updates, [statistics.fmean(v) for v in values], color=color, label=label)
+    chart.plot(updates, [statistics.fmean(v) for v in values], color=color, label=label, lw=width)
     chart.fill_between(
         updates, [min(v) for v in values], [max(v) for v in values], color=color, alpha=0.18, lw=0
     )

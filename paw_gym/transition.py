@@ -47,6 +47,11 @@ class Transition:
     parent: str | None = None
     """in a branch of another episode, the ``episode_id`` of that episode; ``None``: not a branch"""
 
+    @property
+    def refused(self) -> bool:
+        """True if the response could be read and its action was not accepted, penalty or not."""
+        return bool(self.info.get("problem")) and not self.info.get("malformed")
+
     def to_dict(self) -> dict[str, Any]:
         """A dictionary of JSON values.
 

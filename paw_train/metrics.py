@@ -58,6 +58,14 @@ _ALL = (
     Metric("success_rate", _OUTCOME, "Success", "episodes solved in training", "share"),
     Metric("reward_mean", _OUTCOME, "Reward", "mean return of an episode in training", "reward"),
     Metric(
+        "penalty_share",
+        _OUTCOME,
+        "Advantages from penalties alone",
+        "share of all advantages in groups whose episodes differ in penalties only",
+        "share",
+        optional=True,
+    ),
+    Metric(
         "equal_groups",
         _OUTCOME,
         "Groups with equal returns",
@@ -251,9 +259,17 @@ _ALL = (
         "invalid_rate",
         _COST,
         "Invalid responses",
-        "turns without tags, or with an action that was not accepted",
+        "turns that cost the penalty (env.invalid_when)",
         "share",
         label="invalid",
+    ),
+    Metric(
+        "refused_rate",
+        _COST,
+        "Invalid responses",
+        "turns with an action that could be read and was not accepted",
+        "share",
+        label="refused",
     ),
     Metric(
         "prompt_cut_rate",

@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-UPDATE = "minibatches scheduled_rate averaged update_seed optimizer_steps"
+UPDATE = "minibatches schedule_share averaged update_seed optimizer_steps"
 SERVERS = "env_servers/sessions env_servers/contracts env_servers/tokens env_servers/stopping"
 TARGETS: dict[str, tuple[str, str, str]] = {
     # name: (module, functions - all if empty -, tests that belong to it: a/b is tests/a/test_b.py)

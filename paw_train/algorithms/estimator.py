@@ -73,6 +73,22 @@ class UpdateView:
     penalties: Tensor | None = None
     """[N] float64, the part of ``rewards`` that is the penalty of an invalid response, where it is charged to
     its own step (``algorithm.penalty: step``); else ``None``"""
+    deviation: Tensor | None = None
+    """[E] what ``scaled`` divides by, with ``algorithm.normalize: batch``; else ``None``"""
+
+    @property
+    def by_group(self) -> bool:
+        """True if advantages are divided by the deviation of their group (``algorithm.normalize: true``)."""
+        return self.settings.normalize is True
+
+    def scaled(self, advantages: Tensor) -> Tensor:
+        """Advantages [N], with ``algorithm.normalize: batch`` divided by the deviation of the update.
+
+        Group mean, batch deviation: Liu et al. 2025, arXiv 2508.08221.
+        """
+        if self.deviation is None:
+            return advantages
+        return advantages / self.deviation[self.episode]
 
     @property
     def returns(self) -> Tensor:

@@ -154,6 +154,14 @@ class Pool:
         shared = [sum(t.reward for t in e.transitions[: e.shared_steps]) for e in whole]
         return own + torch.tensor(shared, dtype=torch.float64)
 
+    @property
+    def earned(self) -> Tensor:
+        """[E] float64, returns without the penalties of invalid responses."""
+        paths = [e.episode.transitions for e in self.episodes]
+        sums = [sum(t.reward - t.info.get("penalty", 0.0) for t in path) for path in paths]
+        # a penalty that was added and taken off again leaves rounding: equal returns stay equal
+        return torch.tensor(sums, dtype=torch.float64).round(decimals=9)
+
     def per_episode(self, values: Tensor) -> Tensor:
         """[E] sums of the [N] values."""
         return torch.zeros(len(self.episodes), dtype=values.dtype).index_add_(
@@ -277,6 +285,8 @@ def prepare(
     plan, metrics = _plan(pool, world_model, terms, entropy, groups)
     if isinstance(terms, list):
         metrics |= _by_environment(pool, plan, entropy, groups)
+    if estimator.grouped:
+        metrics["penalty_share"] = _penalty_share(pool, advantages)
     rows = _with_advantages(pool, advantages if by_token else advantages[pool.turn])
     if targets is not None:
         rows = _with_values(rows, pool, targets, _needed(signals.values, "values"))
@@ -398,10 +408,14 @@ def _terms(pool: Pool, max_return: float | Mapping[str, RewardTerms]) -> float |
 
 def _scaled(pool: Pool, rewards: Tensor, terms: float | list[RewardTerms]) -> Tensor:
     """[N] rewards at the scales of their environments."""
+    return rewards * _scales(pool, terms)[pool.episode]
+
+
+def _scales(pool: Pool, terms: float | list[RewardTerms]) -> Tensor:
+    """[E] the factor of each episode's rewards."""
     if not isinstance(terms, list):
-        return rewards
-    scales = torch.tensor([t.reward_scale for t in terms], dtype=torch.float64)
-    return rewards * scales[pool.episode]
+        return torch.ones(len(pool.episodes), dtype=torch.float64)
+    return torch.tensor([t.reward_scale for t in terms], dtype=torch.float64)
 
 
 def _normalized(
@@ -451,7 +465,20 @@ def _view(
         critic,
         pool.previous if estimator.branches else None,
         _scaled(pool, pool.penalties, terms) if algorithm.penalty == "step" else None,
+        _task_deviation(pool) * _scales(pool, terms) if algorithm.normalize == "batch" else None,
     )
+
+
+def _task_deviation(pool: Pool) -> Tensor:
+    """[E] standard deviation (n - 1) of returns without penalties, over each environment; 1 for 0."""
+    earned = pool.earned
+    found = torch.ones_like(earned)
+    names = [e.environment for e in pool.episodes]
+    for name in set(names):
+        own = torch.tensor([other == name for other in names])
+        if earned[own].max() > earned[own].min():
+            found[own] = earned[own].std()
+    return found
 
 
 def _critic_view(
@@ -483,6 +510,17 @@ def _scale(pool: Pool, weighting: str) -> Tensor:
         tokens = pool.per_episode(lengths)
         scale = scale * (tokens.mean() / tokens.clamp(min=1))[pool.episode]
     return scale
+
+
+def _penalty_share(pool: Pool, advantages: Tensor) -> float:
+    """The share of all advantages [N] that is in groups whose episodes differ in penalties alone."""
+    groups = pool.group.tolist()
+    returns: dict[int, set[float]] = {}
+    for group, earned in zip(groups, pool.earned.tolist(), strict=True):
+        returns.setdefault(group, set()).add(earned)
+    alike = torch.tensor([len(returns[group]) == 1 for group in groups])[pool.episode]
+    sizes = advantages.abs() * pool.lengths
+    return float(sizes[alike].sum() / sizes.sum().clamp(min=1e-12))
 
 
 # --- world model ----------------------------------------------------------------------------------
@@ -520,6 +558,7 @@ def _plan(
         keys,
         pool.observation_lengths,
         pool.malformed,
+        pool.episode,
     )
     metrics = plan.metrics(entropy)
     if keys is not None:

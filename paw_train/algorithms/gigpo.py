@@ -214,7 +214,7 @@ def _first_similar(
 @estimator(grouped=True, default_gamma=0.95, step_penalties=True)
 def _gigpo(update: UpdateView) -> Tensor:
     settings = update.settings
-    return gigpo(
+    found = gigpo(
         update.rewards,
         update.episode,
         update.step,
@@ -222,9 +222,10 @@ def _gigpo(update: UpdateView) -> Tensor:
         update.anchors,
         update.gamma,
         settings.omega,
-        settings.normalize,
+        update.by_group,
         settings.similarity,
         settings.statistics,
         settings.autojunk,
         update.penalties,
     )
+    return update.scaled(found)

@@ -44,5 +44,5 @@ def grpo(
 @estimator(grouped=True, step_penalties=True)
 def _grpo(update: UpdateView) -> Tensor:
     groups = update.group[update.episode]
-    found = grpo(update.scores, groups, update.settings.normalize, update.weights)
-    return torch.where(update.compared, found, 0.0)
+    found = grpo(update.scores, groups, update.by_group, update.weights)
+    return torch.where(update.compared, update.scaled(found), 0.0)

@@ -66,6 +66,25 @@ def copies(keys: Sequence[int]) -> tuple[Tensor, Tensor]:
     return torch.tensor([numbers[key] for key in keys]), torch.tensor(first, dtype=torch.bool)
 
 
+def rollout_weights(factors: Tensor, lengths: Tensor, episode: Tensor) -> Tensor:
+    """The weights `w_i` with which the update's term is a mean over episodes of means over their tokens.
+
+    `w_i / |o_i| = f_i / (n |O_e|)`: the supervised observations of the episode have |O_e| tokens, and n
+    episodes have any (ECHO, arXiv 2605.24517).
+
+    Args:
+        factors: [N] weight of each supervised transition's group, 0 for the others.
+        lengths: [N] tokens of each next observation that are read.
+        episode: [N] episode of each transition, 0..E-1.
+    """
+    counted = lengths * (factors != 0)
+    totals = torch.zeros(int(episode.max()) + 1, dtype=counted.dtype).index_add_(
+        0, episode, counted
+    )
+    episodes = (totals > 0).sum().clamp(min=1)
+    return factors * counted / (episodes * totals[episode].clamp(min=1))
+
+
 @dataclass(frozen=True)
 class WorldModelPlan:
     """The supervision of one update, decided once, before it is split into mini-batches."""
@@ -97,6 +116,7 @@ def plan_update(
     keys: Sequence[int] | None = None,
     lengths: FloatArray | None = None,
     warnings_only: FloatArray | None = None,
+    episodes: FloatArray | None = None,
 ) -> WorldModelPlan:
     """Selection, group weights and transition weights of one update (Eq. 4, 10, 11).
 
@@ -108,13 +128,14 @@ def plan_update(
         max_return: R_max, or [G] that of each group's environment.
         keys: [N] equal for identical transitions; needed unless `dedup` is `off`.
         lengths: [N] tokens of each next observation that are not left out; needed with
-            `filter_echoes` and `filter_patterns`, and by selections that read it.
+            `filter_echoes`, `filter_patterns` and `average=rollout`, and by selections that read it.
         warnings_only: [N] whether the next observation answers a malformed response; needed with
             `filter=warnings`.
+        episodes: [N] episode of each transition, 0..E-1; needed with `average=rollout`.
 
     Raises:
-        ValueError: something does not fit, there is no such selection, or `keys`, `lengths` or
-            `warnings_only` are missing.
+        ValueError: something does not fit, there is no such selection, or `keys`, `lengths`,
+            `warnings_only` or `episodes` are missing.
     """
     values = as_float(entropy, "entropy", ndim=1).detach()
     means = as_float(mean_returns, "mean_returns", ndim=1)
@@ -143,6 +164,12 @@ def plan_update(
     counted = None if lengths is None else torch.as_tensor(lengths).to(values)[eligible]
     selected = torch.zeros_like(eligible)
     selected[eligible] = _chosen(Candidates(values[eligible], groups[eligible], counted), settings)
+    if settings.average == "rollout":
+        sizes = _one_each(lengths, "lengths", "average=rollout", values).to(lambdas)
+        owners = _one_each(episodes, "episodes", "average=rollout", values).long()
+        factors = lambdas[groups.long()] * selected
+        factors = factors if shares is None else factors * shares
+        return WorldModelPlan(selected, lambdas, rollout_weights(factors, sizes, owners))
     return WorldModelPlan(selected, lambdas, wm_weights(selected, group_ids, lambdas, shares))
 
 

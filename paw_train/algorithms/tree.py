@@ -246,14 +246,15 @@ def _roots(tree: Tree) -> tuple[list[int], list[int]]:
 def _tree_grpo(update: UpdateView) -> Tensor:
     settings, groups = update.settings, update.group[update.episode]
     assert update.previous is not None  # branches
-    return tree_grpo(
+    found = tree_grpo(
         update.rewards,
         update.previous,
         groups,
         update.episode,
         settings.omega,
-        settings.normalize,
+        update.by_group,
     )
+    return update.scaled(found)
 
 
 @ADVANTAGES.register("vineppo")

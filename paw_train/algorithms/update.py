@@ -16,6 +16,7 @@ from paw_train.algorithms.experience import Pool, Signals
 from paw_train.losses.batch import Batch, MiniBatchTotals
 from paw_train.losses.objective import ObjectiveSettings, combined_loss, merge_metrics
 from paw_train.policies.local.guarded_step import GuardedStep, MasterWeights
+from paw_train.policies.local.muon import split_optimizers
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.reference import Reference
 from paw_train.rollouts.scoring import by_row, collated
@@ -55,20 +56,19 @@ class Updater:
         self.temperature, self.updates = temperature, updates
         self.weights = MasterWeights([p for p in policy.model.parameters() if p.requires_grad])
         self.parameters = self.weights.masters
-        self.adamw = torch.optim.AdamW(
+        self.optimizers = split_optimizers(
+            policy.model,
             self.parameters,
-            lr=optimizer.lr,
+            optimizer.lr,
+            optimizer.matrix_lr,
             betas=optimizer.betas,
             weight_decay=optimizer.weight_decay,
             fused=True,  # one pass over the weights, where the stock loop makes about ten
         )
+        self.peaks = [o.param_groups[0]["lr"] for o in self.optimizers]
         self.guarded_step = GuardedStep(
-            self.weights, [self.adamw], optimizer.max_grad_norm, optimizer.max_skipped, rate
+            self.weights, self.optimizers, optimizer.max_grad_norm, optimizer.max_skipped, rate
         )
-
-    def learning_rate(self, update: int) -> float:
-        """The learning rate of an update (0-based)."""
-        return scheduled_rate(self.settings, update, self.updates)
 
     def step(self, rows: Sequence[TokenRow], update: int, seed: int) -> dict[str, float]:
         """All optimiser steps of one update; returns the metrics, averaged over them.
@@ -78,9 +78,10 @@ class Updater:
             update: its number, from 0.
             seed: of the shuffle into mini-batches.
         """
-        lr = self.learning_rate(update)
-        for group in self.adamw.param_groups:
-            group["lr"] = lr
+        share = schedule_share(self.settings, update, self.updates)
+        for optimizer, peak in zip(self.optimizers, self.peaks, strict=True):
+            for group in optimizer.param_groups:
+                group["lr"] = peak * share
         # dropout stays off: the ratio compares with the policy that sampled, which had none
         self.policy.model.eval()
         collected: list[dict[str, float]] = []
@@ -93,7 +94,7 @@ class Updater:
             if self.critic is None or update >= self.critic.settings.warmup_updates:
                 metrics |= self._minibatch(part, count)
             collected.append(metrics)
-        return {**averaged(collected), "lr": lr}
+        return {**averaged(collected), "lr": self.settings.lr * share}
 
     @property
     def steps(self) -> list[GuardedStep]:
@@ -102,9 +103,13 @@ class Updater:
 
     def release(self) -> None:
         """Gives back the memory of gradients, and of an offloaded reference, until the next update."""
-        self.adamw.zero_grad(set_to_none=True)
+        self._forget_gradients()
         if self.reference is not None:
             self.reference.offload()
+
+    def _forget_gradients(self) -> None:
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
 
     def signals(self, pool: Pool) -> Signals:
         """The forward passes over the pool that the settings need before advantages."""
@@ -138,7 +143,7 @@ class Updater:
     def _minibatch(self, rows: Sequence[TokenRow], count: int) -> dict[str, float]:
         batches = collated(rows, self.policy.pad_id, self.settings.micro_batch_tokens)
         totals = MiniBatchTotals.count(count, batches)
-        self.adamw.zero_grad(set_to_none=True)
+        self._forget_gradients()
         apart: dict[str, list[Tensor]] = {"policy": [], "wm": []}
         parts = [
             self._micro_batch(batch.to(self.policy.device), totals, apart) for batch in batches
@@ -185,14 +190,15 @@ class Updater:
         """Optimiser and critic, after a step that was not left out."""
         critic = None if self.critic is None else self.critic.state_dict()
         return {
-            "adamw": self.adamw.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "masters": self.weights.state_dict(),
             "critic": critic,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Inverse of ``state_dict``."""
-        self.adamw.load_state_dict(state["adamw"])
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
         self.weights.load_state_dict(state["masters"])
         if self.critic is not None:
             self.critic.load_state_dict(state["critic"])
@@ -217,14 +223,14 @@ def _norm(gradients: Sequence[Tensor]) -> float:
     return float(torch.linalg.vector_norm(torch.stack(sizes))) if sizes else 0.0
 
 
-def scheduled_rate(settings: OptimizerSettings, update: int, updates: int) -> float:
-    """The learning rate of an update (0-based) in a run of so many."""
+def schedule_share(settings: OptimizerSettings, update: int, updates: int) -> float:
+    """The learning rate of an update (0-based) in a run of so many, as a share of its peak."""
     s = settings
     if update < s.warmup_updates:
-        return s.lr * (update + 1) / s.warmup_updates
+        return (update + 1) / s.warmup_updates
     done = (update - s.warmup_updates) / max(1, updates - s.warmup_updates)
     fall = {"constant": 0.0, "linear": done, "cosine": (1 - math.cos(math.pi * done)) / 2}
-    return s.lr * (1 - (1 - s.final_lr) * fall[s.schedule])
+    return 1 - (1 - s.final_lr) * fall[s.schedule]
 
 
 def update_seed(*numbers: int) -> int:

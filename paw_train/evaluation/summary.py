@@ -112,6 +112,7 @@ def _turns(episodes: Sequence[Episode]) -> dict[str, Any]:
         "mean_steps": _mean([len(e.transitions) for e in episodes]),
         "invalid_rate": (sum(causes.values()) - truncated) / max(1, len(steps)),
         "truncated_rate": truncated / max(1, len(steps)),
+        "refused_rate": sum(t.refused for t in steps) / max(1, len(steps)),
         "invalid_causes": dict(causes.most_common()),
     }
 
@@ -266,7 +267,7 @@ def joined(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     parts = list(results.values())
     rates = [(p["success_rate"], *p["ci95"]) for p in parts]
     hashes = "".join(p["panel_hash"] for p in parts)
-    means = ("mean_steps", "invalid_rate", "truncated_rate", "mean_reward")
+    means = ("mean_steps", "invalid_rate", "truncated_rate", "refused_rate", "mean_reward")
     sums = ("n", "tasks", "errors", "unplayed", "seconds", "model_calls")
     scores = [_around(p["score"]["mean"], *p["score"]["ci95"]) for p in parts]
     whole = {

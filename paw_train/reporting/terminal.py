@@ -80,6 +80,7 @@ def _line(m: dict[str, Any]) -> str:
         f"reward {m['reward_mean']:6.2f}",
         f"steps {m['steps_mean']:4.1f}",
         f"invalid {100 * m['invalid_rate']:4.1f} %",
+        f"refused {100 * m['refused_rate']:4.1f} %",
     ]
     for name, label in (("kl", "kl"), ("wm_loss", "wm"), ("obs_nll", "nll"), ("grad_norm", "|g|")):
         if m.get(name) is not None:

@@ -38,10 +38,12 @@ class AlgorithmSettings(Group):
     name: Text = "grpo"
     """advantage estimator: ``grpo``, ``gigpo``, ``rloo``, ``reinforce_pp`` (no critic), ``ppo`` (with a
     critic), ``tree_grpo`` or ``vineppo`` (for ``rollout.branching``), or one that another package adds"""
-    normalize: bool = True
-    """whether advantages are divided by a standard deviation: that of the group (``grpo``, ``gigpo``,
-    ``tree_grpo``; false is Dr.GRPO's choice) or of the whole update (``ppo``); ``rloo`` and ``vineppo`` never
-    divide, ``reinforce_pp`` always does"""
+    normalize: Literal[True, False, "batch"] = "batch"
+    """the divisor of the advantages of ``grpo``, ``gigpo`` and ``tree_grpo``. ``batch``: the deviation of the
+    update's returns without penalties, so that penalties never scale up a group in which nobody
+    succeeds; ``true``: that of the group's returns, as published; ``false``: none (Dr.GRPO). ``ppo``
+    standardizes over the update unless it is false; ``rloo`` and ``vineppo`` never divide,
+    ``reinforce_pp`` always does"""
     weighting: Literal["token", "episode"] = "token"
     """``token``: every action token of an update has the same weight, so long episodes weigh more;
     ``episode``: every episode has the same weight, as 1/|o_i| in GRPO's own objective (Shao et al. 2024)"""
@@ -122,6 +124,9 @@ class OptimizerSettings(Group):
 
     lr: AtLeastZero = 1e-6
     """peak learning rate of AdamW"""
+    matrix_lr: AboveZero | None = None
+    """peak learning rate of Muon (weight matrices of the blocks), for models trained from scratch; null:
+    AdamW for these too"""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """learning rate schedule by update: ``constant``, ``linear`` (to ``final_lr``) or ``cosine`` (to
     ``final_lr``)"""

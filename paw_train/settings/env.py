@@ -102,7 +102,7 @@ class EnvSettings(Group):
     """reward added for an invalid response; null: the environment's own (-0.1 for ALFWorld)"""
     invalid_when: Literal["rejected", "malformed"] = "rejected"
     """which responses are invalid: ``rejected``, those that are malformed or whose action the environment
-    does not accept; ``malformed``, only those without the required tags (GiGPO's published code)"""
+    does not accept; ``malformed``, only those without the required tags (the paper, GiGPO's code)"""
     max_return: AboveZero | None = None
     """R_max of the adaptive weight; null: the environment's success reward"""
 

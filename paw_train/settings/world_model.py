@@ -69,6 +69,10 @@ class WorldModelSettings(Group):
     """whether each group is weighted by 1 - mean return / R_max (Eq. 10); false: every group has weight 1"""
     coef: AtLeastZero = 1.0
     """coefficient of the whole term; 1 is Eq. 11; 0 or more"""
+    average: Literal["transition", "rollout"] = "transition"
+    """what the term is the mean of: `transition`, every supervised transition of a group counts the same
+    (Eq. 8 and 11); `rollout`, every supervised token of an episode counts the same, and so does every episode
+    (ECHO as published)"""
     entropy: Literal["sampled", "full"] = "sampled"
     """action entropy used for the selection: `sampled`, the paper's estimate from the sampled tokens; `full`,
     Shannon entropy over the vocabulary (one more forward pass over the update)"""

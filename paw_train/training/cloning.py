@@ -20,6 +20,7 @@ from paw_train.losses.batch import Batch
 from paw_train.policies.checkpoints import find_checkpoint
 from paw_train.policies.local.checkpoint import load_checkpoint, save_checkpoint
 from paw_train.policies.local.guarded_step import GuardedStep, MasterWeights
+from paw_train.policies.local.muon import split_optimizers
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.scratch import spells
 from paw_train.rollouts.chat import ChatFormat
@@ -28,7 +29,6 @@ from paw_train.rollouts.scoring import collate
 from paw_train.rollouts.tokens import TokenRow
 from paw_train.settings import CloningSettings, Settings
 from paw_train.training.environments import divided, member_seed
-from paw_train.training.muon import Muon
 from paw_train.training.spelling import practiced
 
 
@@ -185,7 +185,15 @@ class _Cloner:
         model = policy.model
         model.train()
         self.weights = MasterWeights([p for p in model.parameters() if p.requires_grad])
-        self.optimizers = _optimizers(model, self.weights, settings)
+        self.optimizers = split_optimizers(
+            model,
+            self.weights.masters,
+            settings.lr,
+            settings.matrix_lr,
+            matrix_decay=0.01,
+            betas=(0.9, 0.95),
+            weight_decay=0.0,
+        )
         self.guarded_step = GuardedStep(
             self.weights, self.optimizers, 1.0, max_skipped, "cloning.lr or cloning.matrix_lr"
         )
@@ -236,23 +244,6 @@ class _Cloner:
     def close(self) -> None:
         """Leaves the model's parameters to themselves."""
         self.weights.close()
-
-
-def _optimizers(
-    model: Any, weights: MasterWeights, settings: CloningSettings
-) -> list[torch.optim.Optimizer]:
-    matrices: list[Tensor] = []
-    others: list[Tensor] = []
-    names = [name for name, p in model.named_parameters() if p.requires_grad]
-    for name, parameter in zip(names, weights.masters, strict=True):
-        inside = "layers." in name and parameter.ndim == 2 and settings.matrix_lr is not None
-        (matrices if inside else others).append(parameter)
-    chosen: list[torch.optim.Optimizer] = [
-        torch.optim.AdamW(others, lr=settings.lr, betas=(0.9, 0.95), weight_decay=0.0)
-    ]
-    if matrices:
-        chosen.append(Muon(matrices, lr=settings.matrix_lr or 0.0, weight_decay=0.01))
-    return chosen
 
 
 def _schedule(step: int, settings: CloningSettings) -> float:

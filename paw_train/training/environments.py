@@ -26,7 +26,14 @@ from paw_train.training.records import outcome_metrics
 
 _SHARES = 2
 """part of the seeds of the division of groups"""
-_BY_ENVIRONMENT = ("success_rate", "reward_mean", "equal_groups", "steps_mean", "invalid_rate")
+_BY_ENVIRONMENT = (
+    "success_rate",
+    "reward_mean",
+    "equal_groups",
+    "steps_mean",
+    "invalid_rate",
+    "refused_rate",
+)
 """outcomes that are measured for each environment of several"""
 
 

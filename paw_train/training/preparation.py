@@ -105,16 +105,15 @@ def _with_fewer_episodes(settings: Settings, report: Callable[[str], None]) -> S
 
 def _require_rates(settings: Settings, model: str) -> None:
     """Refuses the rates of a model trained from scratch for a pretrained one."""
-    muon = settings.cloning.episodes and settings.cloning.matrix_lr is not None
+    rates = {"optimizer.matrix_lr": settings.optimizer.matrix_lr if settings.updates else None}
+    if settings.cloning.episodes:
+        rates["cloning.matrix_lr"] = settings.cloning.matrix_lr
+    muon = [f"{name}={rate}" for name, rate in rates.items() if rate is not None]
     # sizes alone say nothing of rates: the recipe smoke has them, too
     tokenizer = settings.model.scratch.tokenizer
     own = tokenizer != ScratchModelSettings().tokenizer
     if (muon or own) and not made_from_scratch(Path(model)):
-        named = (
-            f"cloning.matrix_lr={settings.cloning.matrix_lr}"
-            if muon
-            else f"model.scratch.tokenizer={tokenizer}"
-        )
+        named = muon[0] if muon else f"model.scratch.tokenizer={tokenizer}"
         raise ValueError(
             f"model.path={settings.model.path} is a pretrained model, and these settings are for one "
             f"trained from scratch ({named}), with rates that would destroy it. Use `paw train llm "

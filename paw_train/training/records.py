@@ -53,6 +53,7 @@ def outcome_metrics(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
         "success_rate": sum(e.success for e in episodes) / count,
         "steps_mean": len(steps) / count,
         "invalid_rate": sum(not t.action_is_valid for t in steps) / max(1, len(steps)),
+        "refused_rate": sum(t.refused for t in steps) / max(1, len(steps)),
         "failed_episodes": len(trajectories) - len(episodes),
         "prompt_cut_rate": _cut(trajectories) / max(1, len(steps)),
         **_groups(trajectories),

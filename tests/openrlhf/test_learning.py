@@ -138,13 +138,14 @@ class Local:
             1,
         )
         self.gradients: list[Any] = []
-        take = updater.adamw.step
+        [adamw] = updater.optimizers
+        take = adamw.step
 
         def kept() -> None:
             self.gradients.append(torch.cat([p.grad.flatten() for p in updater.parameters]))
             take()
 
-        updater.adamw.step = kept  # type: ignore[method-assign, assignment]
+        adamw.step = kept  # type: ignore[method-assign, assignment]
         self.metrics = updater.step(rows, 0, SEED)
 
 

@@ -32,6 +32,7 @@ def healthy(seed: int, updates: int = 150, episodes: int = 32, noise: float = 0.
                 "invalid_rate": max(0.0, rng.gauss(0.15 - 0.1 * done, 0.04)),
                 "entropy_mean": 0.3 * (1 - 0.7 * done) * rng.uniform(0.5, 1.5),
                 "equal_groups": rng.choice([0.25, 0.5, 0.75, 1.0]),
+                "penalty_share": rng.uniform(0.0, 0.1),
                 "wm_loss": min(1.0, 1.0 - 0.5 * done + rng.gauss(0, noise)),
                 "obs_nll": 4.0 - 3 * done + rng.gauss(0, 0.3),
             }
@@ -82,6 +83,7 @@ def test_a_solved_environment_is_no_alarm() -> None:
         ("success", "success_rate", 0.1, "Success has collapsed"),
         ("invalid", "invalid_rate", 0.4, "Invalid actions have doubled"),
         ("entropy", "entropy_mean", 0.0, "Action entropy has vanished"),
+        ("penalties", "penalty_share", 0.3, "Penalties outweigh success"),
         ("groups", "equal_groups", 1.0, "Groups do not differ in return"),
     ],
 )
@@ -136,7 +138,8 @@ def test_the_settings_say_which_loss_it_is() -> None:
 
 
 def test_the_terminal_prints_an_alarm_once(capsys: pytest.CaptureFixture[str]) -> None:
-    row = {"reward_mean": 0.0, "steps_mean": 5.0, "seconds_rollout": 1.0, "seconds_train": 1.0}
+    row = {"reward_mean": 0.0, "steps_mean": 5.0, "refused_rate": 0.1}
+    row |= {"seconds_rollout": 1.0, "seconds_train": 1.0}
     rows = [{**r, **row} for r in put(healthy(6), "success_rate", 80, 0.05)]
     earlier, [alarm] = rows[:70], find_alarms(rows)
     with RunDisplay().updates(len(rows), earlier) as show:  # as a run that was resumed

@@ -59,7 +59,7 @@ def _policy(seed: int = 0) -> LocalPolicy:
 
 
 def _advantages(made_up: Any, name: str, **settings: Any) -> Any:
-    algorithm = AlgorithmSettings(name=name, **settings)
+    algorithm = AlgorithmSettings(name=name, **{"normalize": True, **settings})
     return prepare(collect(made_up(False)), algorithm, PLAIN, OFF, 10.0).advantages
 
 
@@ -71,7 +71,9 @@ def test_episode_algorithms_reach_every_step(made_up: Any) -> None:
     assert torch.allclose(_advantages(made_up, "reinforce_pp", group_baseline=False), without)
 
 
-@pytest.mark.parametrize("settings", [{}, {"omega": 0.3, "gamma": 0.5, "normalize": False}])
+@pytest.mark.parametrize(
+    "settings", [{"normalize": True}, {"omega": 0.3, "gamma": 0.5, "normalize": False}]
+)
 def test_gigpo_sees_anchors_and_discounts(made_up: Any, settings: dict[str, Any]) -> None:
     steps = [0, 0, 1, 2, 0, 1, 0, 1]
     anchors = [f"place {s % 2}" for s in steps]
@@ -202,9 +204,69 @@ def _penalised(made_up: Any, name: str, penalty: str, **settings: Any) -> list[f
             own = next(penalties)
             info = {**step.info, "penalty": own}
             steps[i] = replace(step, reward=step.reward + own, info=info)
-    algorithm = AlgorithmSettings(name=name, penalty=penalty, **settings)
+    algorithm = AlgorithmSettings(name=name, penalty=penalty, **{"normalize": True, **settings})
     found = prepare(collect(trajectories), algorithm, PLAIN, OFF, 10.0).advantages
     return [float(value) for value in found]
+
+
+@pytest.mark.parametrize("name", ["grpo", "gigpo"])
+def test_penalties_do_not_scale_up_a_group_in_which_nobody_succeeds(
+    made_up: Any, name: str
+) -> None:
+    def found(normalize: bool | str) -> Any:
+        trajectories = made_up(False)
+        for trajectory in trajectories[2:]:  # the second group: one refused action, and no success
+            steps = trajectory.episode.transitions
+            steps[:] = [replace(step, reward=0.0) for step in steps]
+        steps = trajectories[2].episode.transitions
+        steps[0] = replace(steps[0], reward=-0.1, info={**steps[0].info, "penalty": -0.1})
+        algorithm = AlgorithmSettings(name=name, normalize=normalize)
+        return prepare(collect(trajectories), algorithm, PLAIN, OFF, 10.0)
+
+    group, batch, plain = found(True), found("batch"), found(False)
+    deviation = statistics.stdev([10.0, 0.0, 0.0, 0.0])  # of the returns without penalties
+    assert torch.allclose(batch.advantages, plain.advantages / deviation)
+    assert batch.advantages[4:].abs().max() <= 0.03 < 0.7 < group.advantages[4:].abs().max()
+    lengths = collect(made_up(False)).lengths
+    for prepared in (group, batch):
+        sizes = prepared.advantages.abs() * lengths
+        share = float(sizes[4:].sum() / sizes.sum())
+        assert prepared.metrics["penalty_share"] == pytest.approx(share, rel=1e-5)
+    assert batch.metrics["penalty_share"] < 0.02 < 0.3 < group.metrics["penalty_share"]
+
+
+def test_an_update_without_a_success_is_not_divided(made_up: Any) -> None:
+    trajectories = made_up(False)
+    for trajectory in trajectories:
+        steps = trajectory.episode.transitions
+        steps[:] = [replace(step, reward=0.0) for step in steps]
+    steps = trajectories[0].episode.transitions
+    steps[0] = replace(steps[0], reward=-0.1, info={"penalty": -0.1})
+    found = prepare(collect(trajectories), AlgorithmSettings(), PLAIN, OFF, 10.0)
+    assert found.advantages.tolist() == pytest.approx([-0.05] + [0.05] * 3 + [0.0] * 4)
+    assert found.metrics["penalty_share"] == pytest.approx(1.0)
+
+
+def test_a_mean_over_rollouts_is_the_mean_of_the_means_over_their_tokens(made_up: Any) -> None:
+    pool = collect(made_up(True))
+    echo = WorldModelSettings.preset("echo", average="rollout")
+    rows = prepare(pool, AlgorithmSettings(), PLAIN, echo, 10.0).rows
+    losses = torch.rand(
+        max(len(row.ids) for row in rows), generator=torch.Generator().manual_seed(0)
+    )
+    found, means = 0.0, []
+    for row in rows:  # one dialogue an episode
+        own = [i for i, role in enumerate(row.role) if role == OBSERVATION]
+        found += sum(row.wm_weight[i] * float(losses[i]) for i in own)
+        means.append(statistics.fmean(float(losses[i]) for i in own))
+    assert found == pytest.approx(statistics.fmean(means), rel=1e-5)
+    by_transition = prepare(
+        pool, AlgorithmSettings(), PLAIN, echo.replace(average="transition"), 10.0
+    )
+    assert not torch.allclose(
+        by_transition.plan.weights,
+        prepare(pool, AlgorithmSettings(), PLAIN, echo, 10.0).plan.weights,
+    )
 
 
 def _of_group(rows: Sequence[int], counted: Sequence[float]) -> tuple[float, float]:

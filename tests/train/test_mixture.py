@@ -165,6 +165,9 @@ def test_each_environment_has_its_own_largest_return_and_scale(made_up: Any) -> 
     raw = grpo(pool.returns, pool.group, False)[pool.episode]
     scale = torch.tensor([1.0, 3.0])[pool.group[pool.episode]]
     assert torch.allclose(found.advantages, (raw * scale).float())
+    batch = prepare(pool, AlgorithmSettings(), *rest[1:], terms)
+    own = torch.stack([pool.returns[pool.group == g].std() for g in (0, 1)])  # one group each
+    assert torch.allclose(batch.advantages, (raw / own[pool.group[pool.episode]]).float())
 
 
 def test_normalized_advantages_have_the_same_size_in_each_environment(made_up: Any) -> None:
@@ -196,7 +199,7 @@ def _result(name: str, wins: list[bool]) -> dict[str, Any]:
     rate = sum(wins) / len(wins)
     low, high = wilson_interval(sum(wins), len(wins))
     counts = ("errors", "unplayed", "seconds", "model_calls")
-    means = ("mean_steps", "invalid_rate", "truncated_rate", "mean_reward")
+    means = ("mean_steps", "invalid_rate", "truncated_rate", "refused_rate", "mean_reward")
     return dict.fromkeys((*counts, *means), 0) | {
         "panel": f"{name}/test/{len(wins)}",
         "panel_hash": name * 8,

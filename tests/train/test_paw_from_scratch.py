@@ -145,7 +145,7 @@ def _library(played: SimpleNamespace, model: Any, s: Any) -> Any:
     pool = collect([Trajectory(episode, [row]) for episode, row in episodes])
     wm = WorldModelSettings(alpha=s.alpha, rho=s.rho, coef=s.wm_coef)
     objective = ObjectiveSettings(clip_low=s.clip, clip_high=s.clip, kl_coef=0.0)
-    algorithm = AlgorithmSettings(name="grpo", weighting="episode")
+    algorithm = AlgorithmSettings(name="grpo", normalize=True, weighting="episode")
     experience = prepare(pool, algorithm, objective, wm, s.max_return)
     batch = collate(experience.rows, pad_id=0)
 

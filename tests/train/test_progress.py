@@ -29,7 +29,13 @@ def test_an_updates_own_line_stands_for_its_progress(
 ) -> None:
     now = [0.0]
     monkeypatch.setattr(terminal.time, "monotonic", lambda: now[0])
-    metrics = {"success_rate": 0.5, "reward_mean": 1.0, "steps_mean": 9.0, "invalid_rate": 0.0}
+    metrics = {
+        "success_rate": 0.5,
+        "reward_mean": 1.0,
+        "steps_mean": 9.0,
+        "invalid_rate": 0.0,
+        "refused_rate": 0.0,
+    }
     with RunDisplay().updates(2) as show:
         for number in (1, 2):
             now[0] += 31.0

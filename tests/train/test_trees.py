@@ -87,14 +87,17 @@ def _steps(episodes: list[tuple[int, list[float]]]) -> list[int]:
     return [step for _, rewards in episodes for step in range(len(rewards))]
 
 
+@pytest.mark.parametrize("normalize", [True, "batch"])
 @pytest.mark.parametrize("weighting", ["token", "episode"])
-def test_an_update_without_branches_is_grpos_to_the_bit(made_up: Any, weighting: Any) -> None:
+def test_an_update_without_branches_is_grpos_to_the_bit(
+    made_up: Any, weighting: Any, normalize: Any
+) -> None:
     off = WorldModelSettings.preset("off")
     objective = ObjectiveSettings(kl_coef=0.0)
     found = {
         name: prepare(
             collect(made_up(False)),
-            AlgorithmSettings(name=name, weighting=weighting),
+            AlgorithmSettings(name=name, normalize=normalize, weighting=weighting),
             objective,
             off,
             10.0,

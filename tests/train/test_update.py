@@ -14,7 +14,7 @@ from rows import transitions  # noqa: E402
 from paw_train.algorithms import grpo  # noqa: E402
 from paw_train.algorithms.critic import Critic  # noqa: E402
 from paw_train.algorithms.experience import collect, prepare  # noqa: E402
-from paw_train.algorithms.update import Updater  # noqa: E402
+from paw_train.algorithms.update import Updater, schedule_share  # noqa: E402
 from paw_train.losses.objective import ObjectiveSettings  # noqa: E402
 from paw_train.policies.local.guarded_step import TrainingDivergedError  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
@@ -81,8 +81,8 @@ def test_a_minibatch_counts_dialogues_in_conversation_mode_and_responses_in_wind
         _policy(torch.float32), None, OptimizerSettings(minibatch_size=2), objective, PAW, 1.0, 1
     )
     taken = []
-    step = updater.adamw.step
-    updater.adamw.step = lambda: taken.append(step())  # type: ignore[method-assign]
+    step = updater.optimizers[0].step
+    updater.optimizers[0].step = lambda: taken.append(step())  # type: ignore[method-assign]
     updater.step(experience.rows, 0, 0)
     assert len(taken) == steps
 
@@ -99,7 +99,7 @@ def test_minibatches_of_unequal_size_average_to_equation_11(made_up: Any) -> Non
         optimizer = OptimizerSettings(lr=0.0, max_grad_norm=1e9, minibatches=count)
         updater = Updater(policy, None, optimizer, objective, wm, 1.0, 1)
         found: list[Any] = []
-        updater.adamw.step = lambda u=updater, f=found: f.append(  # type: ignore[method-assign]
+        updater.optimizers[0].step = lambda u=updater, f=found: f.append(  # type: ignore[method-assign]
             torch.cat([p.grad.flatten() for p in u.parameters])
         )
         updater.step(experience.rows, 0, 0)
@@ -113,7 +113,8 @@ def test_weights_and_advantages_follow_the_definitions(made_up: Any) -> None:
     objective = ObjectiveSettings(kl_coef=0.0)
     world_model = WorldModelSettings(alpha=0.5)
     trajectories = made_up(conversation=False)
-    experience = prepare(collect(trajectories), AlgorithmSettings(), objective, world_model, 10.0)
+    algorithm = AlgorithmSettings(normalize=True)
+    experience = prepare(collect(trajectories), algorithm, objective, world_model, 10.0)
     found = transitions([row for t in trajectories for row in t.rows])
     sampled = [torch.tensor([row.logprob[i] for i in places]) for row, places, _ in found]
     entropy = [-(logprobs.exp() * logprobs).mean().item() for logprobs in sampled]
@@ -198,13 +199,36 @@ def test_a_critic_that_diverges_stops_the_run_and_leaves_no_infinity(made_up: An
     assert critic.guarded_step.skipped == 2
 
 
-def test_learning_rate_schedules() -> None:
-    policy = _policy(torch.float32)
+def test_muon_steps_the_matrices_of_the_blocks_and_continues_from_its_state(made_up: Any) -> None:
+    objective, off = ObjectiveSettings(kl_coef=0.0), WorldModelSettings.preset("off")
+    settings = OptimizerSettings(lr=1e-3, matrix_lr=1e-2, minibatches=2)
+    rows = prepare(collect(made_up(True)), AlgorithmSettings(), objective, off, 10.0).rows
 
+    def updater() -> Updater:
+        return Updater(_policy(torch.float64), None, settings, objective, off, 1.0, 3)
+
+    whole, first, second = updater(), updater(), updater()
+    before = {n: p.detach().clone() for n, p in whole.policy.model.named_parameters()}
+    whole.step(rows, 0, 0)
+    for name, weight in whole.policy.model.named_parameters():
+        moved = (weight.detach() - before[name]).double()
+        if "layers." in name and weight.ndim == 2:  # two steps, each by about the rate
+            height, width = weight.shape
+            most = 1e-2 * max(1.0, height / width) ** 0.5
+            assert 0.5 * most < float(torch.linalg.matrix_norm(moved, 2)) < 2.6 * most, name
+    first.step(rows, 0, 0)
+    second.policy.model.load_state_dict(first.policy.model.state_dict())
+    second.load_state_dict(first.state_dict())
+    for one in (whole, second):
+        one.step(rows, 1, 1)
+    pairs = zip(whole.policy.model.parameters(), second.policy.model.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_learning_rate_schedules() -> None:
     def rates(**settings: Any) -> list[float]:
         chosen = OptimizerSettings(lr=1.0).replace(**settings)
-        updater = Updater(policy, None, chosen, ObjectiveSettings(kl_coef=0.0), PAW, 1.0, 10)
-        return [updater.learning_rate(i) for i in range(10)]
+        return [schedule_share(chosen, i, 10) for i in range(10)]
 
     assert rates() == [1.0] * 10
     assert rates(schedule="linear")[5] == pytest.approx(0.5)

@@ -16,7 +16,7 @@ from paw_train.rollouts.rows import append_transition
 from paw_train.rollouts.tokens import ACTION, CONTEXT, OBSERVATION, TokenRow
 from paw_train.settings import AlgorithmSettings, ObjectiveSettings, WorldModelSettings
 
-ALGORITHM = AlgorithmSettings(name="grpo")
+ALGORITHM = AlgorithmSettings(name="grpo", normalize=True)
 
 
 def objective_settings(objective: Objective) -> ObjectiveSettings:

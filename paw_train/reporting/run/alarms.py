@@ -28,6 +28,8 @@ _ENTROPY_LEFT = 0.05
 """share of its highest mean at which the action entropy counts as vanished"""
 _EQUAL = 0.97
 """share of groups with equal returns at which nothing is left to learn from"""
+_PENALTIES = 0.2
+"""share of advantages that come from penalties alone, from which they take over"""
 _SOLVED = 0.9
 """success from which low entropy and equal groups are expected"""
 GAP = 0.4
@@ -50,7 +52,7 @@ class Alarm:
     """A stretch of updates over which a rule held."""
 
     kind: str
-    """``success``, ``invalid``, ``entropy``, ``groups``, ``validation`` or ``world_model``"""
+    """``success``, ``invalid``, ``entropy``, ``groups``, ``penalties``, ``validation`` or ``world_model``"""
     title: str
     text: str
     """the numbers, in a sentence"""
@@ -80,7 +82,7 @@ def find_alarms(records: Records, wm_loss: str | None = None) -> list[Alarm]:
         wm_loss: the run's world-model loss (``cmae``, ...); ``None``: it has none.
     """
     found = [*_success(records), *_invalid(records), *_entropy(records), *_groups(records)]
-    found += _validation(records)
+    found += _penalties(records) + _validation(records)
     if wm_loss in _BOUNDED:
         found += _world_model(records)
     return sorted(found, key=lambda alarm: alarm.first)
@@ -158,6 +160,21 @@ def _groups(records: Records) -> list[Alarm]:
         )
 
     return series.stretches("groups", "Groups do not differ in return", holds, text)
+
+
+def _penalties(records: Records) -> list[Alarm]:
+    series = _Windows.of(records, "penalty_share", "success_rate")
+    holds = (series.means >= _PENALTIES) & (series.second < _SOLVED)
+
+    def text(at: int) -> str:
+        return (
+            f"{_percent(series.means[at])} of the advantages over {series.span(at)} are in groups whose "
+            "episodes differ in penalties alone: the policy learns to avoid penalties there, not to "
+            "succeed. algorithm.normalize=batch does not scale them up; env.invalid_when=malformed lets "
+            "refused actions cost nothing."
+        )
+
+    return series.stretches("penalties", "Penalties outweigh success", holds, text)
 
 
 def _validation(records: Records) -> list[Alarm]:

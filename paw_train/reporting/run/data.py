@@ -70,6 +70,7 @@ class EvalResult:
     env_id: str = ""
     mean_steps: float | None = None
     invalid_rate: float | None = None
+    refused_rate: float | None = None
     mean_reward: float | None = None
     seconds: float | None = None
     errors: int = 0
@@ -99,6 +100,7 @@ class EvalResult:
             env_id=str(data.get("env_id") or ""),
             mean_steps=number(data.get("mean_steps")),
             invalid_rate=number(data.get("invalid_rate")),
+            refused_rate=number(data.get("refused_rate")),
             mean_reward=number(data.get("mean_reward")),
             seconds=number(data.get("seconds")),
             errors=int(number(data.get("errors")) or 0),

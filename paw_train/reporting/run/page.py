@@ -215,6 +215,7 @@ def panel_measures(run: RunData) -> list[tuple[str, str, str]]:
         ("mean steps", "mean_steps", False),
         ("mean return", "mean_reward", False),
         ("invalid responses", "invalid_rate", True),
+        ("refused actions", "refused_rate", True),
     )
     found = []
     for label, name, share in rows:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from paw_train.algorithms.estimator import advantage_estimator
 from paw_train.algorithms.experience import Pool, Signals, collect, prepare, sampled_entropy
-from paw_train.algorithms.update import scheduled_rate, update_seed
+from paw_train.algorithms.update import schedule_share, update_seed
 from paw_train.losses.objective import truncated_importance
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.observation_filter import leave_out
@@ -80,7 +80,7 @@ class PaWExperienceMaker(RemoteExperienceMaker):
             "tokens": float(sum(len(row.ids) for row in prepared.rows)),
             "transitions": float(len(prepared.entropy)),
         }
-        rate = scheduled_rate(s.optimizer, self.update, s.updates)
+        rate = s.optimizer.lr * schedule_share(s.optimizer, self.update, s.updates)
         reward = float(pool.per_episode(pool.rewards).mean())
         info = {"rate": rate, "reward": reward, "update": self.update}
         return [_for_rank(part, info) for part in itertools.chain.from_iterable(shards)]

@@ -328,6 +328,11 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         ),
         "world_model_learning": _UNUSED,
         "optimizer.lr": _option("actor.adam.lr"),
+        "optimizer.matrix_lr": _only(
+            "not read",
+            lambda v: v is None,
+            "is not done here: Muon needs whole matrices, and ZeRO shards them. Use null (AdamW).",
+        ),
         "optimizer.schedule": _RATE,
         "optimizer.final_lr": _RATE,
         "optimizer.warmup_updates": _RATE,

@@ -1,14 +1,44 @@
-"""PyTorch's Muon, orthogonalised in the precision of its gradients."""
+"""Muon for the weight matrices of a model's blocks, AdamW for all else."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+
+
+def split_optimizers(
+    model: torch.nn.Module,
+    masters: Sequence[Tensor],
+    lr: float,
+    matrix_lr: float | None,
+    matrix_decay: float = 0.0,
+    **adamw: Any,
+) -> list[torch.optim.Optimizer]:
+    """AdamW, and Muon for the matrices of the blocks if it has a rate.
+
+    Args:
+        model: of transformers.
+        masters: what is stepped in place of each of its trained parameters, in order.
+        lr: rate of AdamW.
+        matrix_lr: rate of Muon; ``None``: AdamW for the matrices too.
+        matrix_decay: weight decay of Muon.
+        adamw: further arguments of AdamW.
+    """
+    matrices: list[Tensor] = []
+    others: list[Tensor] = []
+    names = [name for name, p in model.named_parameters() if p.requires_grad]
+    for name, master in zip(names, masters, strict=True):
+        inside = matrix_lr is not None and "layers." in name and master.ndim == 2
+        (matrices if inside else others).append(master)
+    chosen: list[torch.optim.Optimizer] = [torch.optim.AdamW(others, lr=lr, **adamw)]
+    if matrices:
+        chosen.append(Muon(matrices, lr=matrix_lr or 0.0, weight_decay=matrix_decay))
+    return chosen
 
 
 class Muon(torch.optim.Muon):
