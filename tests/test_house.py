@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 
 LINES = {
     "paw_gym": 25_050,
-    "paw_train": 38_720,
+    "paw_train": 38_800,
     "env_servers": 3_660,
     "benchmarks": 4_000,
     "scripts": 900,
