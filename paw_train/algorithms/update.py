@@ -13,10 +13,10 @@ from torch import Tensor
 
 from paw_train.algorithms.critic import Critic
 from paw_train.algorithms.experience import Pool, Signals
+from paw_train.algorithms.muon import split_optimizers
 from paw_train.losses.batch import Batch, MiniBatchTotals
 from paw_train.losses.objective import ObjectiveSettings, combined_loss, merge_metrics
 from paw_train.policies.local.guarded_step import GuardedStep, MasterWeights
-from paw_train.policies.local.muon import split_optimizers
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.reference import Reference
 from paw_train.rollouts.scoring import by_row, collated

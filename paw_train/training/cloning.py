@@ -15,12 +15,12 @@ from torch import Tensor
 from paw_gym.internals.files import append_jsonl, truncate_jsonl
 from paw_gym.internals.validation import reason_of
 from paw_gym.pool import EnvPool
+from paw_train.algorithms.muon import split_optimizers
 from paw_train.environments import has_solver, make_pool
 from paw_train.losses.batch import Batch
 from paw_train.policies.checkpoints import find_checkpoint
 from paw_train.policies.local.checkpoint import load_checkpoint, save_checkpoint
 from paw_train.policies.local.guarded_step import GuardedStep, MasterWeights
-from paw_train.policies.local.muon import split_optimizers
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.scratch import spells
 from paw_train.rollouts.chat import ChatFormat

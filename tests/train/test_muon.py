@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from paw_train.policies.local.muon import Muon, orthogonalized  # noqa: E402
+from paw_train.algorithms.muon import Muon, orthogonalized  # noqa: E402
 
 COEFFICIENTS = (3.4445, -4.775, 2.0315)
 SHAPES = ((6, 6), (12, 6), (6, 12), (6, 6), (3, 6))
