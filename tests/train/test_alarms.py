@@ -97,6 +97,32 @@ def test_each_rule_fires_once_and_soon(kind: str, name: str, value: float, title
     assert json.loads(json.dumps(alarm.to_dict()))["first"] == alarm.first
 
 
+RECORDED = (
+    (0.641, 0.233),
+    (0.562, 0.141),
+    (0.844, 0.382),
+    (0.672, 0.136),
+    (0.469, 0.355),
+    (0.672, 0.241),
+    (0.25, 0.451),
+    (0.531, 0.729),
+    (0.672, 0.1),
+)
+"""success and `penalty_share` of a run of the embedded warm start: 64 episodes an update, AdamW at 2e-4, each
+refused action costs 0.5, divided by the group's deviation"""
+
+
+def test_a_recorded_run_in_which_penalties_outweighed_success_is_told() -> None:
+    rows = [
+        {"update": update, "success_rate": success, "penalty_share": share}
+        for update, (success, share) in enumerate(RECORDED, start=1)
+    ]
+    [alarm] = find_alarms(rows)
+    assert (alarm.kind, alarm.first, alarm.ongoing) == ("penalties", WINDOW, True)
+    assert "algorithm.normalize=batch" in alarm.text
+    assert find_alarms(rows[: WINDOW - 1]) == []
+
+
 def test_an_alarm_ends_when_the_run_recovers() -> None:
     rows = put(put(healthy(3), "invalid_rate", 60, 0.5), "invalid_rate", 90, 0.05)
     [alarm] = find_alarms(rows)
