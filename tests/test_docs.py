@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from processes import said
+from programs import said
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])

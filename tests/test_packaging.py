@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from processes import said
+from programs import said
 
 ROOT = Path(__file__).resolve().parents[1]
 

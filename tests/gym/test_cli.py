@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from files import unpinned
-from processes import said
+from programs import said
 from typer.testing import CliRunner, Result
 
 from paw_gym.data import load_manifest

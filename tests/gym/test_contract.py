@@ -12,7 +12,7 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
-from processes import said
+from programs import said
 
 from paw_gym import Outcome, Task, TaskSet, TextEnv, check_text_env
 from paw_gym.contract import CHECKS, ContractViolation, iter_checks

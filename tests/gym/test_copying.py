@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from processes import said
+from programs import said
 
 from paw_gym import (
     AgentInterface,

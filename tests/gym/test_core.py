@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from processes import said
+from programs import said
 
 from paw_gym import Outcome, Task, TaskSet, UnicodeText
 from paw_gym.core import EnvDefinitionError

@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from processes import python
+from programs import python
 
 from paw_gym import Outcome, Task, register_text_env, text_env_ids
 from paw_gym.functional import GeneratorEnv

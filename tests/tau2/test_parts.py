@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from processes import python
+from programs import python
 
 from paw_gym.envs.tau2.domains import load_domain
 from paw_gym.envs.tau2.tables import SharedTable, copy_database, database_hash

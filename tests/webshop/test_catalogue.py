@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from processes import said
+from programs import said
 
 from paw_gym.envs.webshop import data_folder
 from paw_gym.envs.webshop.catalogue import Catalogue, Product, compile_catalogue, is_compiled

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from processes import said
+from programs import said
 
 from paw_gym.envs.webshop.env import WebShopEnv
 from paw_gym.envs.webshop.goals import (
