@@ -7,7 +7,7 @@ world-model weights, both over the whole update, and writes them beside the toke
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -366,11 +366,16 @@ def sampled_entropy(pool: Pool) -> Tensor:
 
 def informative_groups(trajectories: Sequence[Trajectory]) -> set[int]:
     """Groups whose episodes differ in return: the ones that move a group-relative policy (DAPO)."""
-    returns: dict[int, set[float]] = {}
-    for t in trajectories:
-        if t.episode.error is None:
-            returns.setdefault(t.episode.group, set()).add(t.episode.total_reward)
-    return {group for group, values in returns.items() if len(values) > 1}
+    good = [t.episode for t in trajectories if t.episode.error is None]
+    return _differing((e.group, e.total_reward) for e in good)
+
+
+def _differing(values: Iterable[tuple[int, float]]) -> set[int]:
+    """The groups in which values differ, of pairs (group, value)."""
+    found: dict[int, set[float]] = {}
+    for group, value in values:
+        found.setdefault(group, set()).add(value)
+    return {group for group, own in found.items() if len(own) > 1}
 
 
 def _needed(signal: Tensor | None, name: str) -> Tensor:
@@ -515,10 +520,8 @@ def _scale(pool: Pool, weighting: str) -> Tensor:
 def _penalty_share(pool: Pool, advantages: Tensor) -> float:
     """The share of all advantages [N] that is in groups whose episodes differ in penalties alone."""
     groups = pool.group.tolist()
-    returns: dict[int, set[float]] = {}
-    for group, earned in zip(groups, pool.earned.tolist(), strict=True):
-        returns.setdefault(group, set()).add(earned)
-    alike = torch.tensor([len(returns[group]) == 1 for group in groups])[pool.episode]
+    differing = _differing(zip(groups, pool.earned.tolist(), strict=True))
+    alike = torch.tensor([group not in differing for group in groups])[pool.episode]
     sizes = advantages.abs() * pool.lengths
     return float(sizes[alike].sum() / sizes.sum().clamp(min=1e-12))
 
