@@ -18,8 +18,6 @@ _EXTRAS = {
     "tokenizers": "train",
     "tensorboard": "train",
     "wandb": "wandb",
-    "trackio": "trackio",
-    "mlflow": "mlflow",
     "openai": "eval",
     "openrlhf": "openrlhf",
     "pyarrow": "parquet",

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import json
 import math
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,6 @@ from uuid import uuid4
 
 from paw_gym.internals.files import write_json
 from paw_gym.internals.registry import Registry
-from paw_train.settings.base import flatten
 
 STATE = "tracking.json"
 """in a run's folder: by tracker the ``id`` of the run there, and the ``last`` update that it has"""
@@ -132,87 +130,10 @@ class WeightsAndBiases:
         self._run.finish()
 
 
-class Trackio:
-    """A run of ``trackio``, whose files are in ``TRACKIO_DIR``; names there get a unique end."""
-
-    package = extra = "trackio"
-
-    def __init__(self, run: TrackedRun) -> None:
-        import trackio
-
-        self.id = run.id or f"{run.name}-{uuid4().hex[:6]}"
-        self._trackio: Any = trackio
-        trackio.init(
-            project=run.project,
-            name=self.id,
-            resume="allow",
-            config=dict(run.settings),
-            embed=False,
-        )
-
-    def log(self, update: int, values: Mapping[str, float]) -> None:
-        self._trackio.log(dict(values), step=update)
-
-    def summary(self, update: int, values: Mapping[str, float]) -> None:
-        if values:  # there are no summaries: one step more
-            self._trackio.log(dict(values), step=update + 1)
-
-    def file(self, path: Path) -> None:
-        self._trackio.save(path)
-
-    def close(self, finished: bool) -> None:
-        self._trackio.finish()
-
-
-class MLflow:
-    """A run in the store of ``MLFLOW_TRACKING_URI``, else in a SQLite store beside the runs.
-
-    By MLflow's client: its global state is not touched.
-    """
-
-    package = extra = "mlflow"
-
-    def __init__(self, run: TrackedRun) -> None:
-        from mlflow import MlflowClient
-
-        beside = run.folder.parent.resolve()
-        uri = os.environ.get("MLFLOW_TRACKING_URI")
-        self._client = MlflowClient(uri or f"sqlite:///{beside / 'mlflow.db'}")
-        self.id = run.id or self._create(run, None if uri else str(beside / "mlflow-artifacts"))
-        self._client.update_run(self.id, status="RUNNING")
-
-    def _create(self, run: TrackedRun, artifacts: str | None) -> str:
-        found = self._client.get_experiment_by_name(run.project)
-        experiment = (
-            found.experiment_id if found else self._client.create_experiment(run.project, artifacts)
-        )
-        made = str(self._client.create_run(experiment, run_name=run.name).info.run_id)
-        for name, value in flatten(run.settings):
-            self._client.log_param(made, name, str(value)[:500])
-        return made
-
-    def log(self, update: int, values: Mapping[str, float]) -> None:
-        for name, value in values.items():
-            self._client.log_metric(self.id, name, value, step=update)
-
-    summary = log
-
-    def file(self, path: Path) -> None:
-        self._client.log_artifact(self.id, str(path))
-
-    def close(self, finished: bool) -> None:
-        self._client.set_terminated(self.id, "FINISHED" if finished else "KILLED")
-
-
 TRACKERS: Registry[type[Tracker]] = Registry(
     "tracker",
     "paw_train.trackers",
-    {
-        "tensorboard": f"{__name__}:TensorBoard",
-        "wandb": f"{__name__}:WeightsAndBiases",
-        "trackio": f"{__name__}:Trackio",
-        "mlflow": f"{__name__}:MLflow",
-    },
+    {"tensorboard": f"{__name__}:TensorBoard", "wandb": f"{__name__}:WeightsAndBiases"},
 )
 """the trackers by name; add yours with ``@TRACKERS.register(name)``, or by an entry point"""
 

@@ -92,8 +92,8 @@ class Settings(Group):
     """folder in which runs share warm starts (and the evaluation before RL), each under the hash of the
     settings that determine it; null: each run has its own"""
     tracking: list[Text] = ["tensorboard"]
-    """experiment trackers that the run reports to: ``tensorboard``, ``wandb``, ``trackio``, ``mlflow``, or
-    one that another package registers; an empty list: none"""
+    """experiment trackers that the run reports to: ``tensorboard``, ``wandb``, or one that another package
+    registers; an empty list: none"""
     tracking_project: Text = "paw-gym"
     """name under which these trackers group runs"""
     env: EnvSettings | tuple[MixedEnvSettings, ...] = EnvSettings()

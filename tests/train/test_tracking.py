@@ -18,7 +18,7 @@ pytest.importorskip("torch", reason="the extra `train`")
 
 from paw_gym.internals.files import append_jsonl, truncate_jsonl
 from paw_train.cli.program import app
-from paw_train.reporting.tracking import STATE, TRACKERS, TrackedRun, Tracking, require_trackers
+from paw_train.reporting.tracking import STATE, TRACKERS, TrackedRun, Tracking
 from paw_train.training.local import train_from_recipe
 from paw_train.training.openrlhf.run_records import RunRecords, cluster_tracking
 
@@ -240,39 +240,6 @@ def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert any("report.html" in text for text in artifacts)
 
 
-def test_trackio_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))  # read when it is imported
-    pytest.importorskip("trackio", reason="the extra `trackio`")
-    state = two_sessions(tmp_path / "run", "trackio")
-    import sqlite3
-
-    rows: list[tuple[Any, ...]] = []
-    for database in (tmp_path / "trackio").rglob("*.db"):
-        with sqlite3.connect(database) as connection:
-            rows += connection.execute("SELECT run_name, step, metrics FROM metrics ORDER BY step")
-    assert [(name, step) for name, step, _ in rows] == [(state["id"], n) for n in (1, 2, 3, 4)]
-    assert json.loads(rows[2][2])["success_rate"] == pytest.approx(0.3)
-    assert json.loads(rows[3][2])["eval_after/success_rate"] == 0.5
-    assert list((tmp_path / "trackio").rglob("report.html"))
-
-
-@pytest.mark.slow
-def test_mlflow_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("mlflow", reason="the extra `mlflow`")
-    pytest.importorskip("sqlalchemy", reason="the extra `mlflow`")
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    state = two_sessions(tmp_path / "run", "mlflow")
-    from mlflow import MlflowClient
-
-    client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
-    run = client.get_run(state["id"])
-    history = client.get_metric_history(state["id"], "success_rate")
-    assert [(m.step, m.value) for m in history] == [(1, 0.1), (2, 0.2), (3, 0.3)]
-    assert run.info.status == "FINISHED" and run.data.params["env.id"] == "x"
-    assert run.data.metrics["eval_after/success_rate"] == 0.5
-    assert "report.html" in {file.path for file in client.list_artifacts(state["id"])}
-
-
 # --- mistakes -------------------------------------------------------------------------------------
 
 
@@ -295,8 +262,3 @@ def test_what_cannot_be_tracked_is_said_before_anything_starts(
     assert done.exit_code == 2
     assert message in " ".join(done.stderr.split()) and done.stderr.count("\n") == 1
     assert not out.exists()
-
-
-def test_known_trackers_are_accepted() -> None:
-    require_trackers([])
-    assert {"tensorboard", "wandb", "trackio", "mlflow"} <= set(TRACKERS.names())
