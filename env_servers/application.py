@@ -105,7 +105,6 @@ def new_app(
 
     Args:
         has_token: whether clients must show a token (which ``Gate`` checks).
-        bodies: models that are read by ``read``.
         limits: by model and field, more of its JSON schema: bounds that are known at run time only.
         page_for: what renders errors at a path that people open; ``None``: a program asks there.
     """
@@ -139,9 +138,6 @@ async def read(model: type[Model], request: Request) -> Model:
 
     Finding its mistakes costs no more than reading a right one: a list ends at its first mistake
     (``Many``), and no object of many members has more of them than one of ours.
-
-    Raises:
-        ValidationError, ProblemError: malformed; answered with 422.
     """
     body = await request.body() or b"{}"
     if len(body) > _LONG:

@@ -131,11 +131,7 @@ class Gate:
     # --- who comes in --------------------------------------------------------------------------------
 
     def _admit(self, scope: Scope) -> _Headers:
-        """The headers of a client that may come in; notes the token that it was let in by.
-
-        Raises:
-            ProblemError: it may not.
-        """
+        """The headers of a client that may come in; notes the token that it was let in by."""
         self._require_host(scope)
         headers = {name.lower(): value for name, value in scope["headers"]}
         scope[TOKEN] = None if self._tokens is None else self._accepted(scope, headers)

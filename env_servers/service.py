@@ -76,11 +76,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def bound_sockets(host: str, port: int) -> list[socket.socket]:
-    """Sockets that are bound to a host's addresses, all at one port; nobody else gets it meanwhile.
-
-    Raises:
-        OSError: an address that cannot be listened on; states why and what to do.
-    """
+    """Sockets that are bound to a host's addresses, all at one port; nobody else gets it meanwhile."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:

@@ -67,9 +67,6 @@ class SessionStore:
 
     Args:
         lifetime: seconds after which a session that nobody uses is forgotten.
-
-    Raises:
-        ValueError: a limit that is not positive.
     """
 
     def __init__(
@@ -97,11 +94,7 @@ class SessionStore:
         return iter(list(self._sessions.values()))
 
     def add(self, session: S) -> S:
-        """Takes in a new session.
-
-        Raises:
-            TooManySessionsError: no more for now.
-        """
+        """Takes in a new session."""
         self.expire()
         peer = session.client.peer
         if len(self._sessions) >= self.limit:
@@ -118,9 +111,6 @@ class SessionStore:
 
     def get(self, session_id: str, client: Client, kind: type[S]) -> S:
         """The client's session of that id; using it keeps it alive.
-
-        Args:
-            kind: the class that it must be of, if a server has several.
 
         Raises:
             UnknownSessionError: there is none, or it is another's: the same answer for both.

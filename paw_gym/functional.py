@@ -31,8 +31,6 @@ class GeneratorEnv(TextEnv):
 
     Args:
         play: ``play(task, rng)``, the generator function.
-        tasks: the tasks.
-        max_steps: step budget.
         split: name of the split that the tasks are, for messages.
         solve: ``solve(task, rng)``, a solution from the start of a task as a list of actions. ``rng``
             samples what the ``rng`` of ``play`` sampled. ``None``: no reference solver.
@@ -146,11 +144,7 @@ def _takes(function: Callable[..., Any], count: int) -> bool:
 
 
 def checked_solver(solve: Any) -> Solve:
-    """The solver as a function of (task, rng), for one that needs the task alone too.
-
-    Raises:
-        EnvDefinitionError: it is no function of those.
-    """
+    """The solver as a function of (task, rng), for one that needs the task alone too."""
     if callable(solve):
         if _takes(solve, 2):
             return solve  # type: ignore[no-any-return]
@@ -194,14 +188,8 @@ class GeneratorEnvFactory:
     """Makes ``GeneratorEnv`` objects for ``gymnasium.make``; pickles by its id.
 
     Args:
-        id: the environment's id.
         play: the generator function; its attribute ``solve`` is the solver where none is given.
         tasks: the tasks, or ``{split: tasks}`` with a split ``train``.
-        max_steps: step budget.
-        solve: see ``GeneratorEnv``.
-
-    Raises:
-        EnvDefinitionError: something of it is wrong; states what, and what was expected.
     """
 
     metadata = GeneratorEnv.metadata
@@ -278,11 +266,7 @@ class GeneratorEnvFactory:
 
 
 def registered_factory(id: str, module: str) -> GeneratorEnvFactory:
-    """The factory of a registered id; the module that registers it is imported where that was not done.
-
-    Raises:
-        ValueError: no generator function is registered under this id here.
-    """
+    """The factory of a registered id; the module that registers it is imported where that was not done."""
     from gymnasium.envs.registration import registry
 
     if id not in registry and module != "__main__":

@@ -92,14 +92,8 @@ def sample_of_split(
     """The first sample that belongs to a split.
 
     Args:
-        seed: the same seed gives the same result.
         split: the split that the hash of the sample's key must give.
-        sample: makes a candidate.
         key: names a candidate; those with equal keys are in the same split, whatever the seed.
-
-    Raises:
-        ValueError: the generator makes so few different candidates that none is in the split.
-        EnvDefinitionError: ``key`` gives no string.
     """
     rng = random.Random(f"{seed}/{split}")
     for _ in range(_TRIES):
@@ -119,11 +113,7 @@ def sample_of_split(
 
 
 def values_of(name: str, value: int | Sequence[int]) -> tuple[int, ...]:
-    """The values of an argument that is a whole number, or a list of them for tasks of several kinds.
-
-    Raises:
-        ValueError: neither, or an empty list, or one value twice.
-    """
+    """The values of an argument that is a whole number, or a list of them for tasks of several kinds."""
     listed = value if isinstance(value, list | tuple) else [value]
     values = [one for one in listed if isinstance(one, int)]
     if not values or len(values) < len(listed):
@@ -149,9 +139,6 @@ def taking_turns(
         split: the split that the sets belong to.
         count: tasks in all; ``None``: as many as usual.
         usual: what that is, by split.
-
-    Raises:
-        ValueError: there is no such split, or ``count`` is no number of tasks.
     """
     require_choice("split", split, usual)
     require_count("num_tasks", count)

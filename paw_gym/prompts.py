@@ -73,11 +73,7 @@ class HistoryItem:
 
 @dataclass(frozen=True)
 class PromptTemplate:
-    """The texts of a prompt, and what the agent is to answer with.
-
-    Raises:
-        ValueError: a required slot is missing, or a slot is unknown.
-    """
+    """The texts of a prompt, and what the agent is to answer with."""
 
     first: str
     step: str
@@ -130,11 +126,7 @@ class PromptTemplate:
 
     @classmethod
     def load(cls, name_or_path: str | Path) -> PromptTemplate:
-        """A built-in template by name, or a TOML file.
-
-        Raises:
-            ValueError: no such template, a damaged file, an unknown key, a missing slot.
-        """
+        """A built-in template by name, or a TOML file."""
         if not isinstance(name_or_path, str | Path):
             raise ValueError(
                 f"A prompt template is a name or the path of a .toml file, got {name_or_path!r}. "
@@ -179,11 +171,7 @@ class PromptTemplate:
         return cls(**{"name": name, **data})
 
     def without_reasoning(self) -> PromptTemplate:
-        """The same prompt, but it asks for the action alone.
-
-        Raises:
-            ValueError: the template asks for reasoning and has no ``ask_directly``.
-        """
+        """The same prompt, but it asks for the action alone."""
         if self.think_tag is None:
             return self
         if self.ask_directly is None:
@@ -241,11 +229,8 @@ class PromptTemplate:
         """The prompt after some actions, window mode.
 
         Args:
-            instruction: the task.
             history: all past steps, oldest first.
             history_length: how many of them to show; ``None``: all.
-            observation: the current observation.
-            admissible: the admissible actions, or ``None``.
         """
         shown = len(history) if history_length is None else min(history_length, len(history))
         start = len(history) - shown

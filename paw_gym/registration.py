@@ -225,11 +225,7 @@ def text_env_ids() -> list[str]:
 
 
 def text_env_spec(id: str) -> TextEnvSpec:
-    """The entry of a registered text environment.
-
-    Raises:
-        ValueError: no such id; names the nearest.
-    """
+    """The entry of a registered text environment."""
     from paw_gym.internals.naming import did_you_mean, similar
 
     if id not in _REGISTERED:

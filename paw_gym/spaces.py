@@ -35,10 +35,6 @@ class UnicodeText(Text):
 
     Gymnasium's ``Text`` has a fixed character set (its default rejects a space). This one accepts
     any character; ``sample`` gives short strings from a small set that mixes ASCII and non-ASCII.
-
-    Args:
-        max_length: the longest member, in characters.
-        seed: seed of ``sample``.
     """
 
     def __init__(self, max_length: int = MAX_LENGTH, *, seed: int | None = None) -> None:
@@ -66,12 +62,7 @@ _MOST_BYTES = 4
 
 
 class TextMemory:
-    """Shared memory for one text of each environment; it pickles by its name.
-
-    Args:
-        space: the texts' space.
-        count: number of environments.
-    """
+    """Shared memory for one text of each environment; it pickles by its name."""
 
     def __init__(self, space: UnicodeText, count: int) -> None:
         self.slot = _LENGTH.size + _MOST_BYTES * space.max_length
@@ -112,12 +103,7 @@ def _release(block: SharedMemory, process: int) -> None:
 
 
 class TextsView(Sequence[str]):
-    """The present texts of all environments; a deep copy is a tuple of them.
-
-    Args:
-        memory: where they are.
-        count: number of environments.
-    """
+    """The present texts of all environments; a deep copy is a tuple of them."""
 
     def __init__(self, memory: TextMemory, count: int) -> None:
         self._memory = memory

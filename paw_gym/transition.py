@@ -171,8 +171,6 @@ def write_jsonl(path: str | Path, episodes: Iterable[Episode], append: bool = Fa
     """Writes one episode a line and returns how many. All or nothing: a failure leaves the old file.
 
     Args:
-        path: the file.
-        episodes: what to write; a new file is written as they come, an appended part at once.
         append: add to the file instead of replacing it.
     """
     if append:
@@ -220,8 +218,6 @@ def write_parquet(path: str | Path, episodes: Iterable[Episode], first: int = 0)
     written as they come. All or nothing: a failure leaves the old file.
 
     Args:
-        path: the file.
-        episodes: what to write.
         first: number of the first episode (``episode_number``), for a data set of several files.
     """
     import pyarrow as pa

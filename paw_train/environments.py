@@ -25,12 +25,7 @@ def agent_env_maker(
     """A function that makes the configured agent environment.
 
     Args:
-        env: the environment and how an agent meets it.
-        split: of the tasks, for environments that have splits.
         interface: settings of ``make_agent_env`` that differ from the configured ones.
-
-    Raises:
-        ValueError: the environment does not take one of the configured arguments; names the nearest.
     """
     check_arguments(env.id, env.kwargs, "env.kwargs")
     agent: dict[str, Any] = {

@@ -65,12 +65,7 @@ def create_app(
 
 
 class GatewayApp(Gate):
-    """The application, with the gateway in it.
-
-    Args:
-        tokens: what clients must show, one of them.
-        hosts: names beside this machine's own that it is reached by.
-    """
+    """The application, with the gateway in it."""
 
     def __init__(
         self,
@@ -90,11 +85,7 @@ class GatewayApp(Gate):
 
 
 def client_of(request: Request) -> Client:
-    """The client of a request, by what only it can show.
-
-    Raises:
-        ProblemError: neither a token nor a key of the client's own.
-    """
+    """The client of a request, by what only it can show."""
     key = request.headers.get(KEY_HEADER, "")
     # not the header that showed it: what a header holds beside an accepted token is made up easily
     token = request.scope.get(TOKEN) or ""

@@ -50,7 +50,6 @@ class Gateway:
     """Answers calls.
 
     Args:
-        modules: imported in each worker: those that register environments.
         sessions: where sessions are kept, where other routes keep theirs there too; ``None``: a
             store of its own, with these limits.
         fleet: where environments run; ``None``: in processes of their own, with these limits.

@@ -61,11 +61,7 @@ class Offer:
                 raise ValueError(f"{env_id} is not served. {did_you_mean(env_id, self.env_ids)}")
 
     def settings(self, env_id: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments to make an environment with.
-
-        Raises:
-            NotOfferedError: the environment or a setting is not offered.
-        """
+        """The arguments to make an environment with."""
         if env_id not in self.env_ids:
             hint = did_you_mean(env_id, self.env_ids)
             raise NotOfferedError(f"This gateway serves no environment {env_id!r}. {hint}")
@@ -135,11 +131,6 @@ def offer_of(
         envs: names of environments; none: all that are registered.
         allowed: settings that clients may choose beside the safe ones.
         fixed: ``ENV:KEY=VALUE``, settings that the server chooses.
-        full_id: the registered id that a name means.
-        parse: reads ``KEY=VALUE`` pairs.
-
-    Raises:
-        ValueError: an unknown environment, or a setting that is not of that form.
     """
     from paw_gym.registration import text_env_ids
 
@@ -154,11 +145,7 @@ def offer_of(
 
 
 def tokens_of(token: str | None, path: Path | None) -> list[str]:
-    """The tokens that let clients in: the one given, and those of a file, one a line.
-
-    Raises:
-        ValueError: a file without a token.
-    """
+    """The tokens that let clients in: the one given, and those of a file, one a line."""
     tokens = [] if token is None else [token]
     if path is not None:
         lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())

@@ -61,9 +61,6 @@ class Worker:
         on_gone: called once when the process is gone.
         modules: imported in the process: those that register environments.
         memory_mb: its address space; 0: no limit.
-
-    Raises:
-        OSError: no process can be started.
     """
 
     def __init__(
@@ -186,12 +183,7 @@ class Worker:
 
 
 class Fleet:
-    """So many workers at a time; one that dies is replaced.
-
-    Args:
-        modules: imported in each: those that register environments.
-        memory_mb: address space of each; 0: no limit.
-    """
+    """So many workers at a time; one that dies is replaced."""
 
     def __init__(self, size: int, modules: Sequence[str] = (), memory_mb: int = 0) -> None:
         self._size, self._modules, self._memory_mb = size, list(modules), memory_mb
@@ -217,11 +209,7 @@ class Fleet:
         task.add_done_callback(self._tasks.discard)
 
     async def place(self) -> Worker:
-        """The worker for one more environment: the one with the fewest.
-
-        Raises:
-            ProblemError: none could be started for a while.
-        """
+        """The worker for one more environment: the one with the fewest."""
         give_up = time.monotonic() + _PLACE_SECONDS
         while not self.workers:
             if time.monotonic() > give_up:

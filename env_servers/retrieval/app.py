@@ -105,12 +105,10 @@ def create_app(
     """The server as an ASGI application.
 
     Args:
-        name: what ``/v1/info`` calls it.
         limits: what one request may ask for; ``None``: the defaults.
         token: what clients must show; ``None``: nothing.
         hosts: names beside this machine's own that the server is reached by.
         default_top_k: passages for a Search-R1 request that does not say how many.
-        batching: more arguments of ``Batcher``.
     """
     limits, metrics = limits or Limits(), Metrics()
     sizes = Histogram(

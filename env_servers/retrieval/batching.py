@@ -47,8 +47,6 @@ class Batcher:
     Args:
         max_batch: queries of one call (a request with more is answered in several).
         max_wait: seconds that a lone request waits for company.
-        threads: calls at a time.
-        max_pending: queries that may wait.
         observe: called with the size of every batch.
     """
 
@@ -95,12 +93,7 @@ class Batcher:
     async def search(
         self, queries: Sequence[str], top_k: int, contexts: Sequence[SearchContext] | None = None
     ) -> list[list[Hit]]:
-        """The results of one request.
-
-        Raises:
-            OverloadedError: too many queries are waiting.
-            RetrieverError: the retriever could not answer.
-        """
+        """The results of one request."""
         if not queries:
             return []
         if self.pending + len(queries) > self.max_pending and self.pending:

@@ -37,9 +37,6 @@ def create_app(
         sessions: where sessions are kept; ``None``: a store with the default limits.
         token: what clients must show; ``None``: nothing.
         hosts: names beside this machine's own that the server is reached by.
-
-    Raises:
-        ValueError, FileNotFoundError, ImportError: the shop cannot be made; states why.
     """
     # an empty store is false
     store = Store(settings or ShopSettings(), SessionStore() if sessions is None else sessions)

@@ -188,12 +188,7 @@ def _seeded_tasks(
     num_tasks: int | None,
     make: Callable[[str, int], Task],
 ) -> TaskSet:
-    """The tasks of a split, one for each seed, whose ids begin with the environment and its arguments.
-
-    Raises:
-        ValueError: an argument is known only by where it lies in memory, so that its tasks would be others in
-            every process.
-    """
+    """The tasks of a split, one for each seed, whose ids begin with the environment and its arguments."""
     named = "".join(f",{name}={_shown(env, name, arguments[name])}" for name in sorted(arguments))
     family = f"gymnasium/{env}{named}"
     return sampled_tasks(family, split, lambda rng: rng.getrandbits(31), str, make, num_tasks)

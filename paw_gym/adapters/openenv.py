@@ -91,11 +91,7 @@ class OpenEnvEnvironment(Environment):
         return len(self.agent.tasks)
 
     def get_task(self, split: str, index: int) -> dict[str, Any]:
-        """A task by its place.
-
-        Raises:
-            IndexError: there is no such place.
-        """
+        """A task by its place."""
         task = self.agent.tasks[index]
         return {"id": task.id, "type": task.type, "instruction": task.instruction}
 

@@ -214,11 +214,7 @@ def _fill(
 
 
 def read_receipt(folder: Path) -> dict[str, Any] | None:
-    """The receipt of a data folder, or ``None`` if there is none.
-
-    Raises:
-        ValueError: it is damaged.
-    """
+    """The receipt of a data folder, or ``None`` if there is none."""
     path = folder / RECEIPT
     if not path.is_file():
         return None
@@ -234,12 +230,7 @@ def read_receipt(folder: Path) -> dict[str, Any] | None:
 def verify_dataset(
     folder: Path, *, quick: bool = False, progress: Progress = _no_progress
 ) -> list[str]:
-    """Compares a data folder with its receipt; returns what is wrong, a line each.
-
-    Raises:
-        FileNotFoundError: there is no receipt to compare with.
-        ValueError: the receipt is damaged.
-    """
+    """Compares a data folder with its receipt; returns what is wrong, a line each."""
     receipt = read_receipt(folder)
     if receipt is None:
         raise FileNotFoundError(

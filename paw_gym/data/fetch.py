@@ -48,8 +48,6 @@ def fetch(
     call goes on where the first stopped: if the server still has the same file (``If-Range``).
 
     Args:
-        file: what to fetch; its addresses are tried in order.
-        folder: where to; must exist.
         reserve: called with the bytes that are still to come; raises where the disk is too small.
 
     Raises:
@@ -207,11 +205,7 @@ class _Part:
         self._notes.write_text(json.dumps({"url": url, "validator": validator}))
 
     def resume_headers(self, url: str, trusted: bool) -> dict[str, str]:
-        """Headers that ask for the remaining bytes; none if they could be those of another file.
-
-        Args:
-            trusted: whether a checksum will show if the halves do not fit.
-        """
+        """Headers that ask for the remaining bytes; none if they could be those of another file."""
         if self.size == 0:
             return {}
         try:
@@ -229,11 +223,7 @@ class _Part:
 
 
 def fetch_checksums(mirror: str) -> dict[str, str]:
-    """The SHA256SUMS of a mirror by file name; empty if it serves none.
-
-    Raises:
-        DownloadError: the mirror cannot be reached, or the file is not of that form.
-    """
+    """The SHA256SUMS of a mirror by file name; empty if it serves none."""
     url = f"{mirror.rstrip('/')}/SHA256SUMS"
     try:
         with _open(url, {}) as response:

@@ -49,11 +49,7 @@ class Manifest:
 
     @classmethod
     def parse(cls, text: str, name: str) -> Manifest:
-        """A manifest from the text of a TOML file.
-
-        Raises:
-            ValueError: damaged TOML, an unknown or a missing key; names it.
-        """
+        """A manifest from the text of a TOML file."""
         try:
             data = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
@@ -100,11 +96,7 @@ def dataset_names() -> list[str]:
 
 
 def load_manifest(name: str) -> Manifest:
-    """The manifest of a data set.
-
-    Raises:
-        ValueError: there is none of that name; names the nearest.
-    """
+    """The manifest of a data set."""
     names = dataset_names()
     if name not in names:
         raise ValueError(f"There is no data set {name!r}. {did_you_mean(name, names)}")

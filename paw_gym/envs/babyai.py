@@ -125,12 +125,7 @@ def _new_bot(engine: Any) -> Any:
 
 
 class Bot:
-    """minigrid's bot beside an episode of its own, which follows the actions of another.
-
-    Args:
-        level: name of the level.
-        seed: of the episode.
-    """
+    """minigrid's bot beside an episode of its own, which follows the actions of another."""
 
     def __init__(self, level: str, seed: int) -> None:
         self.engine = open_level(level, seed, 10**6)

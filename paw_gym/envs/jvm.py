@@ -25,10 +25,6 @@ def gateway(package: str, jar: str, world: str, extra: str, *options: str) -> An
     one with a machine starts its own.
 
     Args:
-        package: Python package that brings the jar file.
-        jar: the file's name in that package.
-        world: id of the environment, for messages.
-        extra: the extra that installs all of it, for messages.
         options: of the machine, beside those that bound its memory.
 
     Raises:

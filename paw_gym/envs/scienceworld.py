@@ -42,9 +42,6 @@ class Engine:
     The engine has one random generator, one counter of objects and one list of simplifications for the whole
     machine. Here each game has its own, which are put in place while it is at work, so that a game goes the
     same whatever others do.
-
-    Raises:
-        JavaMissingError: the extra is not installed.
     """
 
     def __init__(self) -> None:

@@ -69,10 +69,6 @@ def game_file(request: Mapping[str, Any]) -> Path:
     Args:
         request: ``kind``, ``settings``, ``seed``, ``split`` (whose foods a cooking game uses) and
             ``goal_only`` (whether the objective names the last step alone).
-
-    Raises:
-        ValueError: TextWorld cannot make such a game; gives its reason.
-        TextWorldMissingError: it is not installed.
     """
     text = json.dumps({**request, "textworld": version()}, sort_keys=True)
     folder = private_folder("textworld") / hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -17,14 +17,8 @@ def expert_episodes(
 ) -> Iterator[Episode]:
     """Runs the expert on tasks that are sampled without repetition while there are any left.
 
-    Args:
-        agent_kwargs: settings of ``make_agent_env``, those of the environment included.
-
     Yields:
         Each episode as the expert played it, successful or not.
-
-    Raises:
-        ValueError: the environment has no expert.
     """
     env = make_agent_env(env_id, **agent_kwargs)
     rng = np.random.default_rng(seed)

@@ -51,9 +51,6 @@ def write_hub_dataset(
     Args:
         out: the folder; it appears whole or not at all.
 
-    Returns:
-        What was written.
-
     Raises:
         FileExistsError: ``out`` exists.
         ValueError: there is no episode.

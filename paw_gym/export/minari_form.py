@@ -40,9 +40,6 @@ def write_minari(
         out: the folder, named as Minari names data sets (``NAME-vN``); it appears whole or not at all.
         episodes: what to write; those without a step are left out, Minari has no place for them.
 
-    Returns:
-        What was written.
-
     Raises:
         ValueError: no episode has a step; or the folder's name is not one for Minari.
         FileExistsError: ``out`` exists.
@@ -199,9 +196,6 @@ def read_minari(data: Path) -> Iterator[Episode]:
 
     One that ``write_minari`` wrote gives back equal transitions. In another one the prompt is the
     observation and the response is the action.
-
-    Raises:
-        ValueError: its observations or actions are not texts.
     """
     from gymnasium.spaces import Text
     from minari import MinariDataset

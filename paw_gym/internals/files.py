@@ -84,7 +84,6 @@ def new_file(path: Path, shared: bool = False) -> Iterator[Path]:
     """A path beside ``path`` to write to; the file takes its place unless something is raised.
 
     Args:
-        path: the file.
         shared: whether other processes may be writing the same file. Otherwise what a killed process
             left is overwritten by the next one.
     """

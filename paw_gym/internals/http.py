@@ -30,9 +30,7 @@ class HttpError(RuntimeError):
     """A request that failed for good.
 
     Args:
-        message: the whole sentence, with the address.
         status: of the answer; ``None``: there was none, or none that could be read.
-        detail: the server's own words, or what went wrong on the way.
     """
 
     def __init__(self, message: str, status: int | None, detail: str) -> None:
@@ -70,9 +68,6 @@ class JsonClient:
         patience: seconds to go on asking a server that is busy (429, 503), whatever ``attempts`` is.
         retry_timeouts: whether an attempt that timed out is followed by others.
         headers: sent with every request.
-
-    Raises:
-        ValueError: not an address of the form ``http://host:port``, or settings out of range.
     """
 
     def __init__(
@@ -129,10 +124,6 @@ class JsonClient:
         """Sends a request and gives the JSON of its answer. What is sent may be received twice.
 
         Args:
-            method: of HTTP.
-            path: below the server's address.
-            payload: JSON; ``None``: no body.
-            insist: make further attempts.
             read: makes the result of the JSON; its ``MalformedAnswer`` is a failed attempt.
 
         Raises:

@@ -21,11 +21,7 @@ _fcntl = _flock_module()
 
 
 class ProcessLock:
-    """A lock that a child process inherits and holds until it ends, whatever becomes of its parent.
-
-    Args:
-        path: the lock file, made when it is not there; or a folder, which needs no file.
-    """
+    """A lock that a child process inherits and holds until it ends, whatever becomes of its parent."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

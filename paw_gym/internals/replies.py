@@ -85,7 +85,6 @@ def thoughts(
     unless no end follows at all: then the thought is not closed.
 
     Args:
-        text: what the model wrote.
         opened: the chat template ends inside a thought, in which the text then begins.
         tag: a further tag that is a thought (``PromptTemplate.think_tag``).
         sampling: the text goes on, so that the end of any thought may still come.
@@ -183,10 +182,6 @@ def read_choice(reply: Any) -> tuple[Mapping[str, Any], str | None]:
 
     Returns:
         (choice, one of ``length``, ``content_filter``, ``tool_calls``, ``stop``; ``None``: it is not said)
-
-    Raises:
-        ReportedError: the server reports that the request has failed.
-        MalformedAnswer: there is no answer in it.
     """
     choice = None
     if isinstance(reply, Mapping):
@@ -214,9 +209,6 @@ def read_message(choice: Mapping[str, Any]) -> dict[str, Any]:
         ``refusal`` and ``tool_calls`` (``name``, ``arguments`` as JSON text, ``id``); ``unclosed`` where a
         longer text could show that the reasoning goes on. A thought in tags ``<think>...</think>`` stays in
         the text: prompts ask for it.
-
-    Raises:
-        MalformedAnswer: there is no message, or its content is no text.
     """
     message = choice.get("message")
     if not isinstance(message, Mapping):
@@ -387,8 +379,6 @@ def parse_response(
     thought that does not end has no action.
 
     Args:
-        response: what the model wrote.
-        action_tag: tag around the action.
         think_tag: tag that must be there as well, or ``None`` if the template asks for none.
         own_tags: tags that belong to the environment's actions (``search``, ``answer``). If there are
             any, the action is the first complete block of one of them, its tags included, and

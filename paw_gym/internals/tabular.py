@@ -22,7 +22,6 @@ class TransitionTable:
     """The dynamics of a finite world, and what follows from them: which actions do anything, which are best.
 
     Args:
-        table: the transitions; states are numbered from 0.
         worth: ``worth(state, reward, over)``, what a step to a state is worth to who plans. By default its
             reward.
         discount: of what comes a step later, below 1.
@@ -70,9 +69,7 @@ class TransitionTable:
         """The shortest actions to an end, by the numbers that will be sampled.
 
         Args:
-            state: where they begin.
             rng: gives one number a step; it is copied, not advanced.
-            steps: the most actions.
             reached: ``reached(state, total, over)``, whether a step to a state is the end that is wanted;
                 ``total`` sums the rewards of the path, of the first one found to each state.
             gained: the rewards before.

@@ -120,11 +120,7 @@ def settings_digest(parts: Mapping[str, Any]) -> str:
 
 
 def need(module: str, extra: str, purpose: str) -> ModuleType:
-    """Imports an optional module.
-
-    Raises:
-        ImportError: it is not installed; states which extra brings it.
-    """
+    """Imports an optional module."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

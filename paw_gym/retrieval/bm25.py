@@ -95,13 +95,7 @@ def _check_parameters(k1: float, b: float) -> None:
 
 
 class BM25Scorer:
-    """Ranks the passages of an index.
-
-    Args:
-        k1: how soon repeated terms stop counting.
-        b: how much long passages are discounted, 0 to 1.
-        compiled: use numba; ``None``: if it is installed and the index is large.
-    """
+    """Ranks the passages of an index."""
 
     def __init__(
         self, index: BM25Index, k1: float = 0.9, b: float = 0.4, compiled: bool | None = None

@@ -29,9 +29,6 @@ class CompiledRanking:
 
     Args:
         inverse: [256] float32, one over what tf is compared with, by code of length.
-
-    Raises:
-        ImportError: numba is not installed.
     """
 
     def __init__(self, index: BM25Index, inverse: np.ndarray) -> None:

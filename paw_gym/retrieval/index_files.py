@@ -58,11 +58,7 @@ def read_meta(folder: Path, form: str, corpus: str | None) -> dict[str, Any]:
 
 
 def claim(note: Path, mine: Mapping[str, Any]) -> None:
-    """Writes the note of a build that begins, or checks that one that goes on is the same.
-
-    Raises:
-        IndexMismatchError: the folder holds parts of another build; names the first difference.
-    """
+    """Writes the note of a build that begins, or checks that one that goes on is the same."""
     if note.is_file():
         require_same(note.parent, json.loads(note.read_text(encoding="utf-8")), mine)
         return
@@ -82,11 +78,7 @@ def require_same(folder: Path, found: Mapping[str, Any], wanted: Mapping[str, An
 
 @contextmanager
 def only_builder(folder: Path) -> Iterator[None]:
-    """Makes the folder of an index and keeps other builds out of it; a killed process lets it go.
-
-    Raises:
-        ValueError: another process is building there.
-    """
+    """Makes the folder of an index and keeps other builds out of it; a killed process lets it go."""
     folder.mkdir(parents=True, exist_ok=True)
     lock = ProcessLock(folder)
     try:
@@ -104,9 +96,6 @@ def reserve(path: Path) -> None:
     """Takes the room on the disk that a file of holes will need.
 
     Writing a mapped file on a full disk ends the process with a bus error; this fails before.
-
-    Raises:
-        OSError: there is no room.
     """
     if not hasattr(os, "posix_fallocate"):  # macOS, Windows
         return

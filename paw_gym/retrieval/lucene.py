@@ -80,7 +80,6 @@ def build_lucene_index(corpus: Corpus, folder: Path, threads: int = 1) -> None:
     """Indexes a corpus with Anserini; documents are named by their position.
 
     Args:
-        folder: the index; appears when it is whole.
         threads: of Anserini; with more than one, ties are no longer in the order of the corpus.
     """
     note = {"corpus": corpus.fingerprint, "passages": len(corpus)}
@@ -91,12 +90,7 @@ def build_lucene_index(corpus: Corpus, folder: Path, threads: int = 1) -> None:
 def index_documents(
     documents: Iterable[tuple[str, str]], folder: Path, note: Mapping[str, Any], threads: int = 1
 ) -> None:
-    """Indexes documents with Anserini; the folder appears when it is whole.
-
-    Args:
-        note: what it was made of; kept in it.
-        threads: of Anserini; with more than one, ties are in any order.
-    """
+    """Indexes documents with Anserini; the folder appears when it is whole."""
     indexer = java_class("io.anserini.index.IndexCollection")
     with (
         new_folder(folder, Path.is_dir) as index,
@@ -134,11 +128,7 @@ def _require_corpus(folder: Path, fingerprint: str) -> None:
 
 
 def java_class(name: str) -> Any:
-    """A class of Anserini; starts the Java machine on first use.
-
-    Raises:
-        ImportError: something that Lucene needs is missing; states what.
-    """
+    """A class of Anserini; starts the Java machine on first use."""
     with _START:
         configuration: Any = need("jnius_config", "lucene", "The retriever 'lucene'")
         if not configuration.vm_running:

@@ -92,9 +92,6 @@ class DocumentWriter(Protocol):
 
         Args:
             noisy: whether they must be of no help.
-
-        Raises:
-            RetrieverError: nothing could be written.
         """
         ...
 
@@ -176,7 +173,6 @@ class SimulatedRetriever:
         url: address of the endpoint, up to and including its version (``http://host:8000/v1``).
         curriculum: settings of ``Curriculum``.
         tell_answers: whether the model may see the golden answers when it is to be useful.
-        temperature: of its sampling.
         max_tokens: longest response for one document.
         seed: of the choice between useful and noisy.
         attempts: how often to ask before a search has failed.

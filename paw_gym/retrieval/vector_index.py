@@ -92,17 +92,7 @@ def encode_corpus(
     batch_size: int = 256,
     progress: Progress = lambda what, done, total: None,
 ) -> VectorStore:
-    """Encodes a corpus, shard by shard; what is there already is kept.
-
-    Args:
-        storage: ``float32``, ``float16`` or ``int8``: 4, 2 or 1 byte a number.
-        shard_size: passages of one file; an interruption loses less than one.
-        batch_size: passages given to the encoder at a time.
-
-    Raises:
-        ValueError: unknown storage, or a size below 1.
-        IndexMismatchError: the folder holds vectors of another corpus, model or form.
-    """
+    """Encodes a corpus, shard by shard; what is there already is kept."""
     require_choice("storage", storage, STORAGES)
     if shard_size < 1 or batch_size < 1:
         raise ValueError(
@@ -181,20 +171,12 @@ class VectorIndexSettings:
 
 
 def faiss() -> Any:
-    """The library.
-
-    Raises:
-        ImportError: it is not installed; states which extra brings it.
-    """
+    """The library."""
     return need("faiss", "dense", "Searching vectors")
 
 
 def new_index(dim: int, count: int, settings: VectorIndexSettings) -> Any:
-    """An empty FAISS index for ``count`` vectors; it has yet to be trained.
-
-    Raises:
-        ValueError: settings that do not fit the vectors.
-    """
+    """An empty FAISS index for ``count`` vectors; it has yet to be trained."""
     library = faiss()
     metric = library.METRIC_INNER_PRODUCT
     quantizers = library.ScalarQuantizer
@@ -244,11 +226,7 @@ def save_index(index: Any, path: Path) -> None:
 
 
 def load_index(path: Path) -> Any:
-    """Maps an index into memory: pages are read when they are searched.
-
-    Raises:
-        DamagedIndexError: the file is missing or cut off.
-    """
+    """Maps an index into memory: pages are read when they are searched."""
     library = faiss()
     try:
         return library.read_index(str(path), library.IO_FLAG_MMAP_IFC)

@@ -77,12 +77,6 @@ def make_agent(
 ) -> Agent:
     """An agent from its name and plain settings.
 
-    Args:
-        name: one of ``AGENTS``.
-        policy: answers; ``None`` for agents that need no model.
-        rollout: sampling and limits.
-        settings: ``agent.KEY=VALUE`` as a dictionary.
-
     Raises:
         ValueError: an unknown agent or setting (names the nearest), or one that makes no sense.
     """

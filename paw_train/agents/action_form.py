@@ -53,7 +53,6 @@ class ActionForm:
         """The request that is sent for an agent's request for an action.
 
         Args:
-            request: the agent's.
             said: the episode's earlier responses, in order: a server gets its own calls back.
         """
         if self.format == "tags":
@@ -150,11 +149,7 @@ def _paired(messages: Sequence[Message], said: list[Response]) -> dict[int, Resp
 
 
 def ask_for_tools(template: PromptTemplate) -> PromptTemplate:
-    """The template with a prompt that asks for tool calls instead of tags.
-
-    Raises:
-        ValueError: the template has no ``{ask}``, where it describes the form of an answer.
-    """
+    """The template with a prompt that asks for tool calls instead of tags."""
     if "{ask}" not in template.first:
         raise ValueError(
             f"agent.action_format=tools: template {template.name!r} has no {{ask}}, so its prompt cannot "

@@ -22,7 +22,6 @@ class Dialogue:
 
     Args:
         chat: the policy's chat format; ``None``: messages only.
-        first: the first message, which is never forgotten.
         count: the tokens of a dialogue by the model's own tokenizer, or ``None``.
     """
 
@@ -96,12 +95,7 @@ def _characters(messages: Sequence[Message]) -> int:
 
 
 class Dialogues:
-    """The dialogues of one batch of episodes, by the episode's name.
-
-    Args:
-        policy: answers.
-        rollout: sampling, and the limits of contexts and responses.
-    """
+    """The dialogues of one batch of episodes, by the episode's name."""
 
     def __init__(self, policy: Policy, rollout: RolloutSettings) -> None:
         self.policy, self.rollout = policy, rollout
@@ -132,7 +126,6 @@ class Dialogues:
 
         Args:
             seeds: of each response, by episode. Episodes may leave from one call to the next.
-            sampling: of all responses; the same in every call.
         """
         if self._session is None:
             self._session = self.policy.session(sampling, True, self.rollout.prefill_tokens)

@@ -73,12 +73,7 @@ def require_reasoning(template: PromptTemplate, agent: str) -> None:
 
 
 class EndedGroups:
-    """Reports each rollout group once all its episodes are over.
-
-    Args:
-        pool: the environments.
-        done: takes the episodes of a group, in the pool's order.
-    """
+    """Reports each rollout group once all its episodes are over."""
 
     def __init__(self, pool: EnvPool, done: Callable[[Sequence[Episode]], None]) -> None:
         self.pool, self.done = pool, done

@@ -55,12 +55,7 @@ class Example:
 
 
 class ExampleSource:
-    """Solves tasks with the environment's expert.
-
-    Args:
-        make_env: makes the environment that examples come from.
-        exclude: ids of the tasks that count; they are no examples.
-    """
+    """Solves tasks with the environment's expert."""
 
     def __init__(
         self, make_env: Callable[[], AgentInterface], exclude: Collection[str] = ()
@@ -157,17 +152,11 @@ def write_examples(
     """Examples as text, in the form of answer that the template asks for.
 
     Args:
-        source: solves tasks.
-        template: how an answer looks.
         count: how many; fewer, when no more of the solved ones fit.
         token_budget: of all together, at four characters a token.
         observation_chars: longer observations and instructions are shortened.
-        seed: of their choice.
 
     Where no whole episode fits, the beginning of one is the example.
-
-    Raises:
-        ValueError: there is none, or not even one step fits.
     """
     if count == 0:
         return []
@@ -291,8 +280,6 @@ def thought(instruction: str, action: str, step: int) -> str:
 
     Args:
         instruction: the task; its first paragraph is recalled.
-        action: the next action.
-        step: counts from 0.
     """
     written = fill(_GENERAL, action=action)
     for pattern, text in _COMPILED:
@@ -343,9 +330,6 @@ def read_examples(path: str | Path) -> tuple[list[WrittenExample], str | None]:
 
     Returns:
         (the examples, the rules or ``None``)
-
-    Raises:
-        ValueError: there is no such file, or it is not of the form above; names what is wrong with it.
     """
     try:
         data = tomllib.loads(Path(path).expanduser().read_text(encoding="utf-8"))
@@ -367,13 +351,8 @@ def matching(
     """The examples of a task's prompt: the first ones of its type, or of no type.
 
     Args:
-        examples: to choose from.
         task_type: of the task.
-        count: how many; fewer where there are no more.
         strict: whether examples of other types are an error; else they are used.
-
-    Raises:
-        ValueError: there are only examples of other types.
     """
     fitting = [e.text for e in examples if e.type in (None, task_type)]
     if count and examples and not fitting:

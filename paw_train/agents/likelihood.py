@@ -121,9 +121,6 @@ class Offer:
 
         Each piece is tokenised on its own, so that it is known by construction which tokens are an
         action's.
-
-        Raises:
-            ValueError: there is no action to choose.
         """
         actions = dict.fromkeys(fill_blank(a, view.instruction) for a in view.admissible or ())
         if not actions:

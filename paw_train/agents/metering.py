@@ -91,7 +91,6 @@ class MeteredPolicy:
     """A policy that counts and remembers its calls; otherwise it is the policy inside.
 
     Args:
-        policy: answers.
         form: how actions are asked for and read; ``None``: responses are passed on as they come.
         system: the system message of every request; empty: none is sent.
     """
@@ -167,11 +166,7 @@ class MeteredPolicy:
         )
 
     def scoring(self, growing: bool, prefill_tokens: int = PREFILL_TOKENS) -> ScoringSession:
-        """A scoring session of the inner policy that counts.
-
-        Raises:
-            ValueError: the inner policy cannot score.
-        """
+        """A scoring session of the inner policy that counts."""
         inner = require_scoring(self.inner).scoring(growing, prefill_tokens)
         return _MeteredScoring(self, inner)
 
@@ -265,7 +260,6 @@ class MeteredPool(EnvPool):
 
     Args:
         meter: has made the calls.
-        messages: whether to note them.
         turn: called after each step with the number of answers that were given in it.
         args: and ``kwargs`` of ``EnvPool``.
     """
@@ -322,7 +316,6 @@ def call_record(call: Call, before: Sequence[Message]) -> dict[str, Any]:
     """A call as JSON values; ``exchanges`` puts calls together again.
 
     Args:
-        call: the request and its answer.
         before: the messages of the episode's call before, whose beginning is not written again.
 
     Returns:

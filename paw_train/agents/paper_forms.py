@@ -188,11 +188,7 @@ class Questions(Form):
 
 
 class Lookup:
-    """The place in the passages found last from which ``Lookup`` reads on.
-
-    Args:
-        text: of the passages.
-    """
+    """The place in the passages found last from which ``Lookup`` reads on."""
 
     def __init__(self, text: str) -> None:
         inside = re.sub(r"</?information>", " ", text)

@@ -37,9 +37,6 @@ class Agent(ABC):
         policy: answers; ``None`` for agents that need no model.
         rollout: sampling, and the limits of contexts and responses.
         settings: the agent's own; ``None``: as they are by default.
-
-    Raises:
-        ValueError: the agent needs a model and got none, or settings that do not fit together.
     """
 
     name: ClassVar[str]
@@ -82,11 +79,7 @@ class Agent(ABC):
         return
 
     def interface(self, template: PromptTemplate) -> dict[str, Any]:
-        """The settings of ``make_agent_env`` that it needs and that differ from the user's.
-
-        Args:
-            template: the prompt that the user (or the environment) has chosen.
-        """
+        """The settings of ``make_agent_env`` that it needs and that differ from the user's."""
         return {}
 
     def prepare(self, source: ExampleSource) -> None:
@@ -107,7 +100,6 @@ class Agent(ABC):
 
         Args:
             pool: the environments, ``group_size`` for a task, made with ``interface``.
-            task_ids: the tasks, all different.
             seed: of everything that is random.
             done: called once for each task, in any order.
         """
@@ -188,14 +180,7 @@ class TurnAgent(Agent):
 
 
 def run_turns(pool: EnvPool, task_ids: Sequence[str], responder: Responder, done: Done) -> None:
-    """Runs an episode of each task to its end, all together.
-
-    Args:
-        pool: the environments.
-        task_ids: the tasks.
-        responder: answers.
-        done: called with each episode when it is over, or has failed.
-    """
+    """Runs an episode of each task to its end, all together."""
     pool.reset(task_ids)
     for episode in pool.episodes:
         if episode.error is not None:

@@ -74,12 +74,7 @@ class ReactAgent(TurnAgent):
         return [_METHOD, _NOTES, _TASK, *self.examples]
 
     def preface(self, template: PromptTemplate, notes: Sequence[str] = ()) -> str:
-        """The text before the environment's first prompt.
-
-        Args:
-            template: names the tag of the reasoning.
-            notes: from earlier trials at the same task.
-        """
+        """The text before the environment's first prompt."""
         parts = [fill(_METHOD, think=template.think_tag or "think")]
         parts += [fill(_EXAMPLE, example=example) for example in self.examples]
         if notes:

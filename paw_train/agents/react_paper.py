@@ -124,15 +124,7 @@ class ReactPaperAgent(TurnAgent):
         return [*own, *(f"{e.type}: {e.text}" for e in self.examples)]
 
     def preface(self, task_type: str, notes: Sequence[str] = ()) -> str:
-        """The text before a task.
-
-        Args:
-            task_type: of the task.
-            notes: what was learned from earlier trials at it.
-
-        Raises:
-            ValueError: there is no example for tasks of that type.
-        """
+        """The text before a task."""
         parts = [self.rules]
         given = self.settings.examples_file is not None
         texts = matching(self.examples, task_type, self.example_count, strict=given)
@@ -166,13 +158,7 @@ class Talk:
 
 
 class ReactPaperResponder:
-    """Keeps the dialogues of one batch of episodes.
-
-    Args:
-        agent: the form, the examples and the limits.
-        seed: of sampling.
-        notes: from earlier trials, by task id.
-    """
+    """Keeps the dialogues of one batch of episodes."""
 
     def __init__(
         self, agent: ReactPaperAgent, seed: int, notes: Mapping[str, Sequence[str]]

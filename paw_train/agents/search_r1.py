@@ -49,11 +49,7 @@ class SearchR1Agent(TurnAgent):
     Settings = SearchR1Settings
 
     def interface(self, template: PromptTemplate) -> dict[str, Any]:
-        """Actions are searches and answers, with reasoning or without.
-
-        Raises:
-            ValueError: the environment has other actions.
-        """
+        """Actions are searches and answers, with reasoning or without."""
         if not set(_TAGS) <= set(template.own_tags):
             raise ValueError(
                 "The agent 'search_r1' needs an environment whose actions are <search> and <answer>, such as "

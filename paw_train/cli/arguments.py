@@ -39,11 +39,7 @@ Imports = Annotated[
 
 
 def import_modules(names: Sequence[str] | None) -> None:
-    """Imports the modules that ``--import`` names.
-
-    Raises:
-        ValueError: there is no such module.
-    """
+    """Imports the modules that ``--import`` names."""
     from paw_gym.internals.constructors import import_named
 
     for name in names or []:
@@ -54,9 +50,6 @@ def full_env_id(name: str) -> str:
     """The id that a name means: the id itself, or one that ends in it, whatever the case.
 
     ``module:id`` stays as it is; the module is imported.
-
-    Raises:
-        ValueError: there is no such module or id, or there are several; names them.
     """
     from paw_gym.internals.constructors import registered_id
     from paw_gym.registration import text_env_ids, text_env_spec
@@ -81,11 +74,7 @@ def _short_names(env_id: str) -> set[str]:
 
 
 def parse_settings(pairs: Sequence[str] | None) -> dict[str, Any]:
-    """``key=value`` pairs as a dictionary; values are read as YAML (numbers, true, null, lists).
-
-    Raises:
-        ValueError: not of that form.
-    """
+    """``key=value`` pairs as a dictionary; values are read as YAML (numbers, true, null, lists)."""
     import yaml
 
     settings: dict[str, Any] = {}
@@ -101,11 +90,7 @@ def parse_settings(pairs: Sequence[str] | None) -> dict[str, Any]:
 
 
 def environment_of(name: str, pairs: Sequence[str] | None) -> tuple[str, dict[str, Any]]:
-    """The id of an environment and the settings for it, from the command line.
-
-    Raises:
-        ValueError: an unknown environment, or a setting that it does not take; names the nearest.
-    """
+    """The id of an environment and the settings for it, from the command line."""
     from paw_gym.internals.constructors import check_arguments
 
     env_id, settings = full_env_id(name), parse_settings(pairs)

@@ -227,11 +227,7 @@ Show = Callable[[str, int, int | None], None]
 
 @contextmanager
 def progress_bars(amount: Any) -> Iterator[Show]:
-    """A bar for each name, added at its first report: the value is a function of (name, done, total).
-
-    Args:
-        amount: the column between the bar and the remaining time.
-    """
+    """A bar for each name, added at its first report: the value is a function of (name, done, total)."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 

@@ -22,12 +22,7 @@ from paw_gym.wrappers import RecordTransitions
 
 
 class PlaySession:
-    """One environment, played episode after episode.
-
-    Args:
-        env: a (wrapped) text environment.
-        path: JSONL file that the episodes are appended to.
-    """
+    """One environment, played episode after episode."""
 
     def __init__(self, env: gym.Env[str, str], path: Path) -> None:
         self.path = path
@@ -61,12 +56,7 @@ class PlaySession:
         return list(self.env.list_actions() or [])
 
     def start(self, task_id: str | None = None, seed: int | None = None) -> None:
-        """Starts an episode.
-
-        Raises:
-            KeyError: unknown task id; the episode that was being played goes on.
-            EnvironmentRaisedError: the environment raised something.
-        """
+        """Starts an episode."""
         if task_id is not None:
             self.env.tasks[task_id]
         self._leave()
@@ -85,11 +75,7 @@ class PlaySession:
             self.recorded += 1
 
     def act(self, action: str) -> None:
-        """Takes an action.
-
-        Raises:
-            EnvironmentRaisedError: the environment raised something; the action was not taken.
-        """
+        """Takes an action."""
         before = (self.env.save_state(), self.observation, self.info)
         with naming_authors_line(f"step({action!r:.80})"):
             answer = self._recorder.step(action)
@@ -99,11 +85,7 @@ class PlaySession:
             self.recorded += 1
 
     def undo(self, steps: int = 1) -> int:
-        """Takes back actions, in the record too; returns their number.
-
-        Raises:
-            RuntimeError: the episode is over, and written.
-        """
+        """Takes back actions, in the record too; returns their number."""
         if self.over:
             raise RuntimeError("The episode is over and recorded; :again starts the task again.")
         steps = min(steps, len(self._past))

@@ -58,9 +58,6 @@ def settings_of(
 
     The token is that of the command line, or of the environment variable ``PAW_SERVE_TOKEN``, or a new
     one.
-
-    Raises:
-        ValueError: both a token and none; an address that cannot be.
     """
     from env_servers.service import ServiceSettings
 
@@ -87,8 +84,6 @@ def serve(
 
     Args:
         has_pages: whether people open it in a browser.
-        on_address: called with the address, and with the link that opens the page.
-        options: of ``run``.
     """
     from env_servers.service import address_of, bound_sockets, run
 
@@ -318,11 +313,7 @@ _BROWSER_SECONDS = 60.0
 
 
 def open_when_ready(address: str, link: str) -> None:
-    """Opens a server's page as soon as it is there; does nothing on a machine without a screen.
-
-    Args:
-        link: what to open; other users can see a program's arguments, so it is not one of them.
-    """
+    """Opens a server's page as soon as it is there; does nothing on a machine without a screen."""
     import sys
     import threading
     import time

@@ -76,15 +76,7 @@ class Trainer(Protocol):
         weights: Tensor,
         objective: Objective,
     ) -> Outcome:
-        """Losses and gradients of the rows, as one optimiser step, in more than one micro-batch.
-
-        Args:
-            recording: has the weights of the policy, the sampler and the reference.
-            rows: what ``token_batch`` gave, or the same with a fault.
-            advantages: [N].
-            weights: [N].
-            objective: what is minimised.
-        """
+        """Losses and gradients of the rows, as one optimiser step, in more than one micro-batch."""
 
 
 Planting = AbstractContextManager[None] | NotApplicable | None

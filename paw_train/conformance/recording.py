@@ -139,11 +139,7 @@ class Recording:
         return len(self.episodes) // (1 + max(episode.group for episode in self.episodes))
 
     def model(self, name: str) -> Any:
-        """A fresh causal language model of transformers, in eval mode.
-
-        Args:
-            name: which weights: ``policy``, ``sampler`` or ``reference``.
-        """
+        """A fresh causal language model of transformers, in eval mode."""
         from transformers import LlamaConfig, LlamaForCausalLM
 
         model = LlamaForCausalLM(

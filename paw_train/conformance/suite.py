@@ -75,12 +75,7 @@ class Result:
 
 
 def trainer_of(name: str) -> Trainer:
-    """The trainer that the command line names: one of ``ENGINES``, or ``module:Class``.
-
-    Raises:
-        ValueError: there is no such engine or class, or the class lacks a method of the protocol.
-        ImportError: the module, or something that it needs, is not installed.
-    """
+    """The trainer that the command line names: one of ``ENGINES``, or ``module:Class``."""
     path = ENGINES.get(name, name)
     module, _, attribute = path.partition(":")
     if not attribute:
@@ -107,11 +102,7 @@ def run(
     faults: Sequence[str] = tuple(FAULTS),
     progress: Callable[[str], None] = lambda text: None,
 ) -> Result:
-    """Checks a trainer as it is, then with each fault.
-
-    Args:
-        trainer: is called, never changed for longer than a fault is planted.
-    """
+    """Checks a trainer as it is, then with each fault."""
     started = time.perf_counter()
     deviations = {}
     for objective in trainer.objectives:

@@ -56,12 +56,8 @@ def evaluate(
 
     Args:
         policy: answers; ``None`` for agents that need no model.
-        split: that the panel is sampled from.
-        panel_seed: of the panel's sample.
         seed: of sampling; further runs over the panel use the seeds that follow it.
-        batch: tasks whose episodes run together.
         agent: one of ``paw_train.agents.AGENTS``.
-        plays: how many times the panel is run.
 
     Returns:
         (the contents of ``result.json``, the episodes: of one run over the panel after another, each in
@@ -86,10 +82,6 @@ def evaluate_members(
     progress: Progress | None = None,
 ) -> tuple[dict[str, Any], list[list[Episode]]]:
     """Evaluates a policy on a panel of each environment of a run.
-
-    Args:
-        splits: that the panels are sampled from, by environment.
-        plays: how many times each panel is run.
 
     Returns:
         (the result: of a run of one environment as ``evaluate`` gives it, else ``joined``; the episodes of

@@ -58,11 +58,7 @@ class Comparison:
 
 
 def load_result(path: str | Path) -> dict[str, Any]:
-    """A result from its file, or from the folder that holds ``result.json``.
-
-    Raises:
-        ValueError: there is none, or it is damaged or of another kind.
-    """
+    """A result from its file, or from the folder that holds ``result.json``."""
     path = Path(path)
     file = path / "result.json" if path.is_dir() else path
     try:
@@ -137,15 +133,7 @@ def _short(text: str | None) -> str:
 
 
 def compare(first: Result, second: Result) -> Comparison:
-    """Compares two results task by task.
-
-    Args:
-        first: contents of a ``result.json``: the baseline.
-        second: of another one.
-
-    Raises:
-        ValueError: they cannot be compared; names every reason.
-    """
+    """Compares two results task by task."""
     reasons = reasons_against(first, second)
     if reasons:
         raise ValueError("These results cannot be compared: " + "; ".join(reasons) + ".")
@@ -226,11 +214,7 @@ def _notes(first: Result, second: Result) -> tuple[str, ...]:
 
 
 def collect(places: Sequence[str | Path]) -> list[dict[str, Any]]:
-    """The results in files and folders, those of a training run included, in the order of their paths.
-
-    Raises:
-        ValueError: a place is not there, or holds no result.
-    """
+    """The results in files and folders, those of a training run included, in the order of their paths."""
     found: list[dict[str, Any]] = []
     for place in map(Path, places):
         if not place.is_dir():

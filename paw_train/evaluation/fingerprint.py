@@ -134,9 +134,6 @@ def behaviour_hash(env: TextEnv, task_ids: Sequence[str]) -> str | None:
     It differs between engines, search indexes or program versions that answer differently, whatever
     they are called.
 
-    Args:
-        task_ids: a few of these are used, at equal distances in the list.
-
     Returns:
         ``None`` for an environment that is not deterministic, by its registration or as it was made.
     """

@@ -125,9 +125,6 @@ def observation_probabilities(
 ) -> list[np.ndarray]:
     """The probability of each next-observation token.
 
-    Args:
-        token_budget: padded tokens of one forward pass.
-
     Returns:
         For each row [T] probabilities in (0, 1].
     """

@@ -196,11 +196,7 @@ for _name, _spec in _OWN.items():
 
 
 def panel_spec(name: str) -> PanelSpec:
-    """A named panel.
-
-    Raises:
-        ValueError: there is none of that name; names the nearest.
-    """
+    """A named panel."""
     return PANELS[name]
 
 
@@ -244,11 +240,7 @@ def panel_title(
 def titled_panel(
     tasks: TaskSet, base: str | None, env: EnvSettings, split: str | None, size: int, seed: int
 ) -> Panel:
-    """The panel of so many tasks, under its title. Arguments as of ``panel_title``.
-
-    Raises:
-        ValueError: a fixed panel's tasks are not those that its name has always meant.
-    """
+    """The panel of so many tasks, under its title. Arguments as of ``panel_title``."""
     title = panel_title(base, env, split, size, seed, tasks.ids)
     panel = make_panel(tasks, title, size, seed, panel_spec(base) if base else None)
     if base == title and not panel.hash.startswith(known := panel_spec(base).hash):

@@ -101,13 +101,6 @@ def evaluate_from_args(
             ``expert`` or ``random``.
         overrides: ``key=value`` settings; ``agent.KEY=VALUE`` are the agent's.
         out: the folder to write to; ``None``: ``eval-...`` in the run, or in ``runs``.
-        agent: one of ``paw_train.agents.AGENTS``; ``None``: the policy as it is trained.
-        panel: a named panel; ``None``: tasks sampled according to ``evaluation``.
-        seeds: how many times the panel is run, each time with another seed.
-        fresh: run it again, and replace the folder's contents.
-
-    Returns:
-        The path of ``result.json``.
 
     Raises:
         ValueError: something that the arguments name is not there (names the nearest), the folder
@@ -146,10 +139,6 @@ def evaluate_several(
 
     Args:
         models: as ``model`` of ``evaluate_from_args``; so are the other arguments.
-        out: the folder for the evaluations' folders; ``None``: those of single evaluations.
-
-    Raises:
-        ValueError: something that the arguments name is not there; nothing was evaluated.
     """
     display, found = Display(quiet), Several()
     parent = Path(out) if out else None
@@ -239,14 +228,7 @@ def estimate_from_args(
     panel: str | None = None,
     seeds: int = 1,
 ) -> dict[str, Any]:
-    """Requests, tokens and cost of ``evaluate_from_args``; nothing is asked and nothing written.
-
-    Returns:
-        as ``runner.estimate``.
-
-    Raises:
-        ValueError: as ``evaluate_from_args``; or the agent asks no model.
-    """
+    """Requests, tokens and cost of ``evaluate_from_args``; nothing is asked and nothing written."""
     from paw_train.settings.endpoint import EndpointSettings
 
     job = make_job(model, overrides, None, agent, panel, seeds)
@@ -272,9 +254,6 @@ def make_job(
     """The evaluation that the arguments describe; ``say`` is called with notes for the user.
 
     Without ``out`` its folder is named after it, in ``parent``, else in the run or in ``runs``.
-
-    Raises:
-        ValueError: see ``evaluate_from_args``.
     """
     if seeds < 1:
         raise ValueError(f"--seeds is 1 or more, got {seeds}.")

@@ -23,9 +23,6 @@ class EpisodeLog:
 
     The first line names the evaluation; a file of another one is replaced. Episodes that failed are
     not kept: they are run again.
-
-    Args:
-        key: names the evaluation: equal for equal settings, prompts, tasks and weights.
     """
 
     def __init__(self, path: Path, key: str) -> None:
@@ -98,15 +95,7 @@ def _log_key(path: Path) -> str | None:
 def finished_result(
     folder: Path, key: str, wanted: Mapping[str, Any], seeds: Sequence[int]
 ) -> dict[str, Any] | None:
-    """The result in a folder if it is this evaluation's, and complete; ``None``: episodes are missing.
-
-    Args:
-        key: names the evaluation (``runner.evaluation_key``).
-        wanted: its settings, under the names that its result has.
-
-    Raises:
-        ValueError: the folder holds another evaluation; names what differs.
-    """
+    """The result in a folder if it is this evaluation's, and complete; ``None``: episodes are missing."""
     advice = "Give another folder (--out DIR), or replace what is there (--fresh)."
     there = _read(folder / "result.json")
     if there is None:

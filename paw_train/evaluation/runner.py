@@ -95,11 +95,7 @@ class PanelEpisodes:
 
 
 def prepare(plan: Plan, policy: Policy | None) -> Prepared:
-    """Makes the agent: its prompts are complete afterwards.
-
-    Raises:
-        ValueError: an unknown agent or setting, or one that does not go with the environment's prompt.
-    """
+    """Makes the agent: its prompts are complete afterwards."""
     wanted = agent_class(plan.agent).needs_policy
     meter = None
     if policy is not None and wanted:
@@ -173,11 +169,7 @@ class PanelRun:
         self.turns = 0
 
     def run(self) -> PanelEpisodes:
-        """Runs the episodes that are missing.
-
-        Raises:
-            EveryEpisodeFailedError: every episode of the first batch failed.
-        """
+        """Runs the episodes that are missing."""
         self._report()
         for seed in self.plan.seeds:
             if self.stopped is None:
@@ -297,9 +289,6 @@ def evaluate_plan(
 
     Returns:
         (the contents of ``result.json``, the episodes: seeds in turn, each in the panel's order)
-
-    Raises:
-        EveryEpisodeFailedError: every episode of the first batch failed.
     """
     prepared = prepared or prepare(plan, policy)
     weights = model_hash(policy) if records else None
@@ -387,9 +376,6 @@ def estimate(plan: Plan, settings: EndpointSettings) -> dict[str, dict[str, Any]
         ``tasks`` (episodes that count: tasks x seeds), ``requests``, ``prompt_tokens``,
         ``completion_tokens`` (at four characters each) and ``cost`` (``None``: no prices are given). Answers
         in a cache are not subtracted.
-
-    Raises:
-        ValueError: the agent lets the model write nothing.
     """
     if not agent_class(plan.agent).samples:
         raise ValueError(
@@ -425,11 +411,7 @@ def _estimate(plan: Plan, settings: EndpointSettings, share: float) -> dict[str,
 
 
 class StandIn:
-    """A policy, and its own session, that answers with so many meaningless words.
-
-    Args:
-        share: of the longest response.
-    """
+    """A policy, and its own session, that answers with so many meaningless words."""
 
     chat = None
     trainable = False

@@ -26,9 +26,6 @@ def wilson_interval(successes: float, n: int) -> tuple[float, float]:
     Args:
         successes: of the trials, in [0, n].
         n: trials; 0 gives (0, 1), since nothing is known.
-
-    Raises:
-        ValueError: ``n`` is negative or ``successes`` is outside [0, n].
     """
     if n < 0 or not 0 <= successes <= n:
         raise ValueError(f"expected 0 <= successes <= n, got successes={successes}, n={n}.")
@@ -77,9 +74,6 @@ def mean_rate_interval(rates: Sequence[tuple[float, float, float]]) -> tuple[flo
 
     Returns:
         (low, high), fractions in [0, 1].
-
-    Raises:
-        ValueError: there are none, or one does not lie in its interval.
     """
     if not rates:
         raise ValueError("expected at least one rate.")
@@ -100,9 +94,6 @@ def bootstrap_mean_interval(values: Sequence[float], seed: int) -> tuple[float, 
 
     Args:
         values: [N] one number per independent unit (task or episode), N >= 1.
-
-    Raises:
-        ValueError: no values, or a value that is not finite.
     """
     sample = _finite_array(values, "values")
     generator = np.random.default_rng(seed)
@@ -150,9 +141,6 @@ def paired_difference(
     Args:
         first: [N] success (0 or 1), score or return of each task of the panel.
         second: [N] the same of the other run, in the same order of tasks.
-
-    Raises:
-        ValueError: the lengths differ, there are no tasks, or a value is not finite.
     """
     a, b = _finite_array(first, "first"), _finite_array(second, "second")
     if len(a) != len(b):
@@ -186,9 +174,6 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float]:
 
     Args:
         values: [N] independent values, one per seed, N >= 2.
-
-    Raises:
-        ValueError: fewer than two values, or one that is not finite.
     """
     sample = _finite_array(values, "values")
     if len(sample) < 2:
@@ -207,9 +192,6 @@ def paired_t_p_value(differences: Sequence[float]) -> float:
 
     Returns:
         The p-value; where all differences are equal, 1 if they are 0, else 0.
-
-    Raises:
-        ValueError: fewer than two values, or one that is not finite.
     """
     sample = _finite_array(differences, "differences")
     if len(sample) < 2:
@@ -236,9 +218,6 @@ def crossed_bootstrap_interval(values: Sequence[Sequence[float]], seed: int) -> 
 
     Args:
         values: [S, N] one row a seed, one column a task; successes, or differences of successes.
-
-    Raises:
-        ValueError: the rows differ in length, or there are none.
     """
     (table,) = _tables(values)
     seeds, tasks = table.shape
@@ -307,9 +286,6 @@ def sign_flip_p_value(differences: Sequence[float], seed: int) -> float:
 
     Args:
         differences: [N] one per task.
-
-    Raises:
-        ValueError: no values, or one that is not finite.
     """
     sample = _finite_array(differences, "differences")
     sample = sample[sample != 0]
@@ -339,9 +315,6 @@ def ratio_interval(
     Args:
         numerators: [N] sum of the values in each unit.
         denominators: [N] how many there are in it, 0 or more, some above 0.
-
-    Raises:
-        ValueError: lengths differ, a value is not finite, or nothing is counted.
     """
     top = _finite_array(numerators, "numerators")
     bottom = _finite_array(denominators, "denominators")
@@ -361,9 +334,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
     Args:
         p_values: [N] in [0, 1].
-
-    Returns:
-        [N] in the same order, at most 1.
     """
     order = sorted(range(len(p_values)), key=lambda i: p_values[i])
     adjusted, highest = [0.0] * len(p_values), 0.0

@@ -42,7 +42,6 @@ def summarise(
     seed, else all, and an episode that failed by an error is no success.
 
     Args:
-        type_groups: the environment's (``TextEnv.type_groups``).
         measured_only: leave out tasks without an episode, or whose episode failed by an error.
         env_id: the environment's; rates are ``None`` where no task counts.
     """
@@ -200,9 +199,6 @@ def _score(runs: Runs) -> dict[str, Any]:
 
 def pass_at(table: Sequence[Sequence[float]]) -> dict[str, dict[str, Any]]:
     """pass@k for every k up to the number of seeds, each an attempt at each task.
-
-    Args:
-        table: [S, N] successes, one row a seed.
 
     Returns:
         by k: ``mean`` over tasks of the unbiased estimate, and its bootstrap interval over tasks.

@@ -75,21 +75,13 @@ class Display:
 
     @contextmanager
     def evaluation(self, name: str, total: int, price: Price | None) -> Iterator[EvaluationBar]:
-        """A bar for an evaluation.
-
-        Args:
-            price: of tokens; ``None``: unknown.
-        """
+        """A bar for an evaluation."""
         with progress_bars(self.console) as progress:
             yield EvaluationBar(progress, progress.add_task(name, total=total, note=""), price)
 
 
 class EvaluationBar:
-    """The bar of an evaluation: tasks that are over, and turns, tokens and cost so far.
-
-    Args:
-        price: of tokens, where the model has one.
-    """
+    """The bar of an evaluation: tasks that are over, and turns, tokens and cost so far."""
 
     def __init__(self, progress: Progress, bar: Any, price: Price | None) -> None:
         self._progress, self._bar, self._price = progress, bar, price

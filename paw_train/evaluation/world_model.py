@@ -88,8 +88,6 @@ def predictions(
 
     Args:
         episodes: recorded or new; of a branch, only its own transitions (the others are its parent's).
-        chat: writes them in the model's tokens.
-        shown: an observation as a prompt shows it (``TextEnv.prompt_observation``).
         template: the usual one of the episodes' prompts; gives the text before an observation in a dialogue.
         limit: most tokens of a prompt (``RolloutSettings.max_prompt_tokens``).
     """
@@ -117,16 +115,11 @@ def measure(
     The only measurement of a world model: that of ``paw eval-wm`` and of world-model learning.
 
     Args:
-        episodes: recorded or new.
-        rollout: limits of a prompt and of a forward pass.
         embed: also let the policy write each observation, and compare it in this space
             (``paw_train.evaluation.world_model``); ``None``: not measured.
 
     Returns:
         ``summarise``'s means and intervals, and ``transitions_hash``.
-
-    Raises:
-        ValueError: no transition has an observation.
     """
     display = display or Display(quiet=True)
     probe = agent_env_maker(env, split)()
@@ -151,11 +144,7 @@ def score(
     batch_tokens: int = 4096,
     progress: Callable[[int], None] | None = None,
 ) -> list[Sums]:
-    """Likelihood and accuracy of each observation, given the true tokens before each token.
-
-    Args:
-        batch_tokens: tokens of one forward pass: memory, not results.
-    """
+    """Likelihood and accuracy of each observation, given the true tokens before each token."""
     policy.model.eval()
     rows = [prediction.row for prediction in wanted]
     sums: list[Sums] = [Sums() for _ in wanted]
@@ -297,11 +286,7 @@ COLUMNS = ("transitions", "token accuracy", "NLL per token", "NLL per character"
 
 
 class WordCounts:
-    """Word counts, hashed: an encoder without a model. Synonyms are as different as any two words.
-
-    Args:
-        dim: length of the vectors; two words share a place with probability 1 / dim.
-    """
+    """Word counts, hashed: an encoder without a model. Synonyms are as different as any two words."""
 
     def __init__(self, dim: int = 1024) -> None:
         self.dim = dim
@@ -320,11 +305,7 @@ class WordCounts:
 
 
 class Embedder:
-    """Texts -> unit vectors; remembers what it has embedded, and embeds equal texts once.
-
-    Args:
-        encoder: any ``paw_gym.retrieval.encoders.Encoder``; its passage embeddings are compared.
-    """
+    """Texts -> unit vectors; remembers what it has embedded, and embeds equal texts once."""
 
     def __init__(self, encoder: Encoder) -> None:
         self.encoder = encoder
@@ -352,12 +333,7 @@ class Embedder:
 
 
 def make_embedder(name: str, prefix: str = "") -> Embedder:
-    """The embedder of an encoder by name (see ``WorldModelLearningSettings.encoder``).
-
-    Raises:
-        ValueError: there is no such encoder, or it takes no prefix of ours.
-        ImportError: the package it needs is not installed.
-    """
+    """The embedder of an encoder by name (see ``WorldModelLearningSettings.encoder``)."""
     if name == "words" or name in _OWN_PREFIXES:
         if prefix:
             raise ValueError(f"The encoder {name!r} takes no encoder_prefix, got {prefix!r}.")

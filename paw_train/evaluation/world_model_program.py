@@ -51,18 +51,11 @@ def evaluate_from_args(
     Args:
         model: a run's folder, or the folder or hub name of a Hugging Face model: one whose
             probabilities can be read.
-        overrides: ``key=value`` settings.
         out: the file to write; ``None``: ``eval-wm-....json`` in the run, or in ``runs``.
-        source: the agent whose transitions are used: ``expert``, ``random`` or ``policy``.
-        episodes: recorded episodes (JSONL) to take the transitions from instead.
-        panel: a named panel to collect them on.
         encoder: as ``world_model_learning.encoder``, for the similarity of the model's predictions;
             ``None``: not measured.
         encoder_prefix: put before each text; ``None``: the run's own where it learned in the space of
             this encoder, else nothing.
-
-    Returns:
-        The path of the result.
 
     Raises:
         ValueError: the model is behind an endpoint, or something that is named is not there.

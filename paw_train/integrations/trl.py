@@ -359,9 +359,6 @@ def turns_of(
     Args:
         contents: where the content lies, by all ids of an appended run; a run that is not there, as of
             another ``rollout_func``, is content throughout.
-
-    Returns:
-        See ``Turns``; a last message that nothing was appended to is no action.
     """
     runs = [(bool(sampled), len(list(run))) for sampled, run in itertools.groupby(mask)]
     turns = [0] * len(ids)

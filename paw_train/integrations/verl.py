@@ -114,11 +114,7 @@ class EnvironmentLoop(AgentLoopBase):
 
 
 class _Record:
-    """The dialogue as token ids with masks.
-
-    Args:
-        limit: most tokens after the prompt.
-    """
+    """The dialogue as token ids with masks."""
 
     def __init__(self, chat: ChatFormat, prompt: str, limit: int) -> None:
         self._chat, self._limit = chat, limit

@@ -29,11 +29,7 @@ def source_of(model: str) -> str | None:
 
 
 def split_overrides(model: str, overrides: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
-    """The overrides of the evaluation, and the settings of the model's source as nested values.
-
-    Raises:
-        ValueError: settings of a source that the model does not come from.
-    """
+    """The overrides of the evaluation, and the settings of the model's source as nested values."""
     from paw_train.settings import apply_override
 
     own, data = [], {}  # type: list[str], dict[str, Any]
@@ -65,11 +61,7 @@ def open_policy(
     """The policy that a name means.
 
     Args:
-        model: as the user gave it.
-        source_settings: of ``split_overrides``.
         weights: folder or hub name of a model that runs in this process.
-        device: for such a model.
-        dtype: for such a model.
         base: the model below it, if it is an adapter (``model.lora.base``).
     """
     source = source_of(model)
@@ -97,9 +89,6 @@ def rollout_policy(
     """The policy of training's rollouts: the policy itself, or an engine that follows its weights.
 
     Args:
-        local: the policy that is trained.
-        engine: ``local`` or ``vllm``.
-        vllm: settings of that engine.
         reserved: bytes of the GPU that it leaves free for what training takes later.
     """
     if engine == "vllm":

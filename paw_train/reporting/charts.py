@@ -59,11 +59,6 @@ def value_axis(
     """An axis that holds ``values`` with some air, and 0 where that costs little resolution.
 
     It spans at least a tenth of the largest value (of shares, 0.1), so that noise looks small.
-
-    Args:
-        values: finite numbers, at least one.
-        share: the values are fractions: start at 0, end at 1 at most.
-        log: logarithmic; needs positive values.
     """
     low, high = min(values), max(values)
     if log:
@@ -203,11 +198,7 @@ class Strip:
 
 
 class Chart:
-    """A line chart in pixels of its view box.
-
-    Args:
-        series: at least one of them with a finite value.
-    """
+    """A line chart in pixels of its view box."""
 
     def __init__(self, series: Sequence[Series], style: ChartStyle) -> None:
         self.style = style

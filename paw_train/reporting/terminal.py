@@ -24,12 +24,7 @@ class RunDisplay(Display):
     def updates(
         self, total: int, earlier: Sequence[Mapping[str, Any]] = (), wm_loss: str | None = None
     ) -> Iterator[UpdateDisplay]:
-        """A bar for the RL updates.
-
-        Args:
-            earlier: metrics of those that are done already.
-            wm_loss: the world-model loss; ``None``: there is none.
-        """
+        """A bar for the RL updates."""
         with progress_bars(self.console) as progress:
             bar = progress.add_task("training", total=total, completed=len(earlier), note="")
             yield UpdateDisplay(progress, bar, earlier, wm_loss)

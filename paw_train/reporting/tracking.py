@@ -139,12 +139,7 @@ TRACKERS: Registry[type[Tracker]] = Registry(
 
 
 def require_trackers(names: Sequence[str]) -> None:
-    """Checks that trackers exist and that their packages are installed, before a run starts.
-
-    Raises:
-        ValueError: there is no tracker of a name, or one is named twice; names the nearest.
-        ModuleNotFoundError: a package is not installed; names what installs it.
-    """
+    """Checks that trackers exist and that their packages are installed, before a run starts."""
     for name in names:
         if name not in TRACKERS:
             from paw_gym.internals.naming import did_you_mean
@@ -170,9 +165,6 @@ class Tracking:
     """The trackers of one run, opened when there is something to hand over.
 
     A context manager, which closes them however it ends; it may be entered again.
-
-    Args:
-        settings: of the run, JSON values.
     """
 
     def __init__(

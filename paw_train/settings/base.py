@@ -31,10 +31,6 @@ class Group(BaseModel):
     def read(cls, data: Any, where: str = "") -> Self:
         """The settings in nested plain values, such as a recipe's; missing ones have their defaults.
 
-        Args:
-            data: by name.
-            where: dotted name of the group, for the message.
-
         Raises:
             ValueError: an unknown key (names the nearest), a value of the wrong type or out of its
                 range (names the key), or settings that do not fit together.
@@ -211,9 +207,7 @@ def flatten(
     """(dotted key, value) of nested settings; an empty group is a value.
 
     Args:
-        values: by name.
         leaves: endings of dotted keys whose values are not flattened, such as ``ARGUMENTS``.
-        prefix: put before each key.
     """
     for key, value in values.items():
         name = f"{prefix}{key}"

@@ -26,12 +26,7 @@ _VARIABLE = "env:"
 
 
 def refuse_secrets(values: Mapping[str, Any], where: str) -> None:
-    """Raises ``ValueError`` for a secret among the values; the message does not repeat it.
-
-    Args:
-        values: settings, nested.
-        where: their name, for the message.
-    """
+    """Raises ``ValueError`` for a secret among the values; the message does not repeat it."""
     for key, value in values.items():
         name = f"{where}.{key}"
         if isinstance(value, Mapping):
@@ -50,11 +45,7 @@ def _is_secret(key: str, value: str) -> bool:
 
 
 def with_secrets(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with ``env:NAME`` replaced by what that environment variable holds.
-
-    Raises:
-        ValueError: there is no such variable.
-    """
+    """The settings with ``env:NAME`` replaced by what that environment variable holds."""
     return {key: _resolved(str(key), value) for key, value in values.items()}
 
 
@@ -184,11 +175,7 @@ def entry_name(entry: Mapping[str, Any]) -> str:
 
 
 def read_mixture(entries: Sequence[Any]) -> tuple[MixedEnvSettings, ...]:
-    """The entries of a list in ``env``.
-
-    Raises:
-        ValueError: the list is empty, an entry is not valid, or two have the same name.
-    """
+    """The entries of a list in ``env``."""
     if not entries:
         raise ValueError("env: the list of environments is empty.")
     found = tuple(
@@ -211,12 +198,7 @@ def _place(entry: Any, number: int) -> str:
 
 
 def member_of(entry: MixedEnvSettings, group_size: int) -> Member:
-    """An entry with the values that it leaves to others.
-
-    Args:
-        entry: of the list.
-        group_size: of ``rollout``.
-    """
+    """An entry with the values that it leaves to others."""
     selection, held_out = class_defaults(
         entry.id, asked_with(entry.id, entry.kwargs)
     ).held_out_splits
@@ -238,11 +220,7 @@ def plain(entry: EnvSettings) -> EnvSettings:
 
 
 def entry_called(entries: Sequence[Any], name: str) -> dict[str, Any]:
-    """The entry of a list in ``env``, nested plain values, that has this name.
-
-    Raises:
-        ValueError: there is none; names the nearest.
-    """
+    """The entry of a list in ``env``, nested plain values, that has this name."""
     by_name = {entry_name(entry): entry for entry in entries if isinstance(entry, dict)}
     if name not in by_name:
         raise ValueError(
@@ -255,9 +233,6 @@ def choose_entry(data: dict[str, Any], name: str) -> None:
     """Makes settings with a list in ``env`` those of a run of one entry alone; changed in place.
 
     Its weight, scale and normalization weigh environments against each other, and are left out.
-
-    Raises:
-        ValueError: there is no such entry; names the nearest.
     """
     entry = read_mixture([entry_called(data["env"], name)])[0]
     member = member_of(entry, 1)

@@ -33,13 +33,9 @@ def change_environment(data: dict[str, Any], given: Mapping[str, Any], own_id: s
     Args:
         data: settings of a recipe or a run; changed in place.
         given: those of the command line, nested.
-        own_id: the environment that ``data`` is for where it names none.
 
     Returns:
         Dotted names of the settings that were left out; empty: it is the same environment.
-
-    Raises:
-        ValueError: there is no such environment, or no module of a ``module:id``; names the nearest.
     """
     wanted = _value(given, "env.id")
     if not isinstance(wanted, str) or isinstance(data.get("env"), list):
@@ -74,16 +70,7 @@ def change_environment(data: dict[str, Any], given: Mapping[str, Any], own_id: s
 
 
 def refuse_splits(given: Mapping[str, Any], env_id: str, kwargs: Mapping[str, Any]) -> None:
-    """Looks whether the command line names a split of an environment that has none.
-
-    Args:
-        given: the settings of the command line, nested.
-        env_id: the environment.
-        kwargs: its arguments.
-
-    Raises:
-        ValueError: it does; the split would be ignored.
-    """
+    """Looks whether the command line names a split of an environment that has none."""
     named = next((name for name in _SPLITS if _value(given, name) is not None), None)
     if named is not None and not has_splits(env_id, asked_with(env_id, kwargs)):
         raise ValueError(

@@ -34,7 +34,6 @@ def load_settings(
 
     Args:
         recipe: the name of a recipe that comes with the project, or a ``.yaml`` path.
-        overrides: values are read as YAML.
         say: called with a sentence about settings that were left out.
 
     Raises:
@@ -54,9 +53,6 @@ def overridden(
 
     Args:
         data: of a recipe or a run; changed in place.
-        overrides: values are read as YAML.
-        of: a name for ``data``, for ``say``.
-        say: called with a sentence about settings that were left out for another environment.
     """
     overrides = choose_environment(data, overrides)
     given: dict[str, Any] = {}
@@ -78,18 +74,7 @@ def overridden(
 
 
 def choose_environment(data: dict[str, Any], overrides: Sequence[str]) -> list[str]:
-    """Applies ``env=NAME`` to settings with a list in ``env``: they become those of this entry alone.
-
-    Args:
-        data: nested plain values; changed in place.
-        overrides: ``key=value`` texts.
-
-    Returns:
-        The other overrides.
-
-    Raises:
-        ValueError: no entry has that name; names the nearest.
-    """
+    """Applies ``env=NAME`` to settings with a list in ``env``: they become those of this entry alone."""
     left = []
     for override in overrides:
         chosen = override.removeprefix("env=").strip()
@@ -101,15 +86,7 @@ def choose_environment(data: dict[str, Any], overrides: Sequence[str]) -> list[s
 
 
 def read_recipe(recipe: str | Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """A recipe's nested values, on top of those of the recipe that its ``base`` names, if any.
-
-    Args:
-        recipe: the name of one that comes with the project, or a ``.yaml`` path.
-        above: the files that led here by ``base``.
-
-    Raises:
-        ValueError: there is none, no keys and values in it, or a base that leads back here.
-    """
+    """A recipe's nested values, on top of those of the recipe that its ``base`` names, if any."""
     path = _file_of(recipe, "recipe")
     if path is None and str(recipe) in (rows := published_rows()):
         return rows[str(recipe)]
@@ -149,11 +126,7 @@ def _published_table() -> dict[str, Any]:
 
 
 def read_yaml(text: str | bytes, what: str) -> Any:
-    """The plain values in a YAML text, or in the bytes of one in UTF-8.
-
-    Raises:
-        ValueError: it is not YAML, or refers to itself; the message gives the place.
-    """
+    """The plain values in a YAML text, or in the bytes of one in UTF-8."""
     try:
         value = yaml.safe_load(text.decode() if isinstance(text, bytes) else text)
         json.dumps(value, default=str)  # an alias to what surrounds it would never end
@@ -187,11 +160,7 @@ def _opening(name: str, kind: Kind) -> str:
 
 
 def find_recipe(recipe: str | Path, kind: Kind = "recipe") -> Path:
-    """The file of a recipe, or of a grid.
-
-    Raises:
-        ValueError: there is none; names the nearest.
-    """
+    """The file of a recipe, or of a grid."""
     path = _file_of(recipe, kind)
     if path is not None:
         return path
@@ -235,11 +204,7 @@ def _folders(kind: Kind) -> tuple[Path, Path]:
 
 
 def read_pairs(pairs: Sequence[str]) -> dict[str, Any]:
-    """``key=value`` texts by key; values are read as YAML.
-
-    Raises:
-        ValueError: a text is not of that form.
-    """
+    """``key=value`` texts by key; values are read as YAML."""
     values = {}
     for pair in pairs:
         key, sign, value = pair.partition("=")

@@ -36,8 +36,6 @@ def recorded_settings(
     """The settings that a command takes from those that a run recorded, as nested plain values.
 
     Args:
-        recorded: the contents of ``config.json``.
-        where: that file, for messages.
         overrides: ``key=value`` of this command line, which replace what the file says.
         uses: dotted names of the settings and groups that the command needs; others are left out.
 
@@ -69,7 +67,6 @@ def recorded_env(values: Any, where: str, overrides: Sequence[str] = ()) -> EnvS
 
     Args:
         values: nested plain values, as ``env`` of a recipe.
-        where: the file, for messages.
         overrides: arguments that this command line gives: ``env.kwargs.KEY=VALUE``.
 
     Raises:
@@ -105,12 +102,7 @@ def recorded_id(env_id: str, where: str) -> str:
 
 
 def located(key: str, value: Any) -> str | None:
-    """The kind of thing that a setting locates, in words; ``None``: nothing.
-
-    Args:
-        key: its name.
-        value: a text; of anything else there is nothing to say.
-    """
+    """The kind of thing that a setting locates, in words; ``None``: nothing."""
     if not isinstance(value, str) or value in text_env_ids():
         return None
     if value.lstrip().startswith("env:"):
@@ -127,11 +119,7 @@ def located(key: str, value: Any) -> str | None:
 
 
 def _harmless(values: Any, name: str, where: str, given: Sequence[str]) -> Any:
-    """The values without those that locate something and are given on the command line.
-
-    Raises:
-        ValueError: there are others.
-    """
+    """The values without those that locate something and are given on the command line."""
     found: list[tuple[str, str, str]] = []
     kept = _walked(values, name, where, given, found)
     if not found:

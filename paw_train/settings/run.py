@@ -177,11 +177,7 @@ class Settings(Group):
 
     @property
     def only_env(self) -> EnvSettings:
-        """The environment of a run of one.
-
-        Raises:
-            ValueError: ``env`` is a list; names the environments in it.
-        """
+        """The environment of a run of one."""
         if isinstance(self.env, tuple):
             names = ", ".join(entry.name for entry in self.env)
             raise ValueError(
@@ -196,11 +192,7 @@ class Settings(Group):
 
 
 def read_recorded(path: Path) -> dict[str, Any]:
-    """The settings that a run recorded (``config.json``), as nested plain values.
-
-    Raises:
-        ValueError: the file does not hold settings.
-    """
+    """The settings that a run recorded (``config.json``), as nested plain values."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:

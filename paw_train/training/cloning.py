@@ -123,18 +123,9 @@ def clone(
 
     Args:
         policy: is changed in place.
-        rows: expert episodes.
-        settings: steps, sizes, rates.
-        seed: of the order of the rows.
-        log: JSONL file for the curve.
-        progress: called with (step, steps, loss).
         checkpoint: folder of the training state, written every ``checkpoint_every`` steps; cloning
             continues from it, to the same weights as without a stop.
         stopping: whether to stop after the current step, with a checkpoint.
-        max_skipped: as ``optimizer.max_skipped``.
-
-    Raises:
-        TrainingDivergedError: losses or gradients stopped being finite.
     """
     cloner = _Cloner(policy, rows, settings, seed, max_skipped)
     saved = find_checkpoint(checkpoint) if checkpoint is not None else None

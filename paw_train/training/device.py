@@ -8,11 +8,7 @@ from paw_gym.internals.naming import did_you_mean
 
 
 def chosen_device(name: str) -> torch.device:
-    """The device that ``model.device`` names.
-
-    Raises:
-        ValueError: there is none of this name, or none here.
-    """
+    """The device that ``model.device`` names."""
     valid = ("auto", "cpu", "cuda")
     if name.split(":")[0] not in valid:
         raise ValueError(f"Unknown device {name!r}. {did_you_mean(name, valid)}")

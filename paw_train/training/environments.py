@@ -55,11 +55,7 @@ def require_room_for_tasks(settings: Settings, chat: ChatFormat) -> None:
 
 
 class TrainingEnvironments:
-    """The pools of a run's environments.
-
-    Args:
-        settings: of the run.
-    """
+    """The pools of a run's environments."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings, self.members = settings, settings.members
@@ -82,12 +78,6 @@ class TrainingEnvironments:
 
         They differ under DAPO's dynamic sampling only: groups whose returns are all equal are
         replaced by further ones of the same environment, as far as the allowed rollouts bring any.
-
-        Args:
-            sampler: answers.
-            update: its number, from 0.
-            generator: of the responses.
-            progress: called with (running, all) episodes of the environment that is sampled.
         """
         s = self.settings
         rng = np.random.default_rng([s.seed, _SHARES, update])
@@ -168,7 +158,6 @@ def divided(count: int, weights: Sequence[float], rng: np.random.Generator | Non
     Sampling Techniques, 1977, chapter 8.)
 
     Args:
-        count: the number of things.
         weights: above 0.
         rng: decides what is rounded up; ``None``: it is rounded to the nearest.
 

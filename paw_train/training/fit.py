@@ -79,12 +79,7 @@ def memory_plan(settings: Settings, available: float | None, possible: Check) ->
     """The plan of a run.
 
     Args:
-        settings: of either engine.
         available: GiB of a GPU; ``None``: of the kind that ``openrlhf.gpu`` names.
-        possible: of the engine.
-
-    Raises:
-        ValueError: the settings cannot be done, or the size of the model or GPU is unknown.
     """
     if settings.model.path is None:
         raise ValueError(
@@ -111,10 +106,7 @@ def require_fit(
     Models of unknown size (names on a hub) and those trained from scratch pass.
 
     Args:
-        settings: of either engine.
-        available: GiB of a GPU.
         host: GiB of this machine's own memory; ``None``: not looked at.
-        possible: of the engine.
     """
     if settings.model.path is None or not is_known(settings.model.path):
         return
@@ -180,11 +172,7 @@ def underfed_notes(settings: Settings) -> Iterator[str]:
 
 
 def gpu_memory(gpu: str) -> float:
-    """GiB of a kind of GPU.
-
-    Raises:
-        ValueError: it is not in the table.
-    """
+    """GiB of a kind of GPU."""
     if gpu not in GPUS:
         raise ValueError(f"openrlhf.gpu: {gpu!r} is not known. {did_you_mean(gpu, GPUS)}")
     return GPUS[gpu]

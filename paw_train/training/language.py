@@ -38,10 +38,6 @@ def language_texts(settings: Settings, display: Display) -> list[str]:
 
     They are of episodes of the training tasks: the expert's, with perturbed actions, or random ones where
     there is no expert.
-
-    Args:
-        settings: of the run; ``seed`` decides on the perturbed actions.
-        display: shows the progress.
     """
     texts: list[str] = []
     for member in settings.members:

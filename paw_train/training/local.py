@@ -81,16 +81,6 @@ def train_from_recipe(
 
     An unfinished run of the same name and settings is resumed; a finished one is left as it is, or goes
     on where ``updates`` has grown. Some settings may change (``settings.MAY_CHANGE``).
-
-    Args:
-        recipe: a name from ``recipes/`` or a ``.yaml`` path.
-        overrides: ``key=value`` settings.
-        fresh: delete a run of the same name first.
-        quiet: no progress display.
-
-    Raises:
-        ValueError: unknown recipe or setting; a run of this name with other settings is there; or another
-            process is working on it.
     """
     return train(load_settings(recipe, overrides), fresh, quiet)
 
@@ -176,11 +166,7 @@ def give_up_folder(folder: Path) -> None:
 
 
 def require_own_folder(folder: Path, settings: Settings) -> dict[str, tuple[Any, Any]]:
-    """The settings (dotted) that have changed and have an effect, each before and now.
-
-    Raises:
-        ValueError: the folder is of a run with other settings; names the first that may not change.
-    """
+    """The settings (dotted) that have changed and have an effect, each before and now."""
     in_the_way = next((p for p in (folder, *folder.parents) if p.exists() and not p.is_dir()), None)
     if in_the_way is not None:
         raise NotADirectoryError(f"{folder} cannot be made: {in_the_way} is a file (out, name).")
@@ -526,11 +512,7 @@ class Run:
         return start
 
     def _require_no_checkpoint_yet(self) -> None:
-        """Says that updates are computed again.
-
-        Raises:
-            ValueError: there were so many that there was a checkpoint, and there is none.
-        """
+        """Says that updates are computed again."""
         log, latest = self.folder / "metrics.jsonl", self.folder / "checkpoints" / "latest"
         done = updates_done(self.folder)
         if done > self.settings.checkpoint_every:

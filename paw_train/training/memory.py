@@ -82,9 +82,6 @@ def model_shape(path: str) -> ModelShape:
 
     Args:
         path: a folder with a ``config.json``, or a hub name in ``KNOWN``.
-
-    Raises:
-        ValueError: neither.
     """
     config = Path(path) / "config.json"
     if config.is_file():
@@ -98,11 +95,7 @@ def model_shape(path: str) -> ModelShape:
 
 
 def shape_of(config: Mapping[str, object]) -> ModelShape:
-    """The shape of a model by what its ``config.json`` holds.
-
-    Raises:
-        ValueError: a number is missing.
-    """
+    """The shape of a model by what its ``config.json`` holds."""
 
     def number(name: str, default: int | None = None) -> int:
         value = config.get(name, default)
@@ -134,8 +127,6 @@ class Micro:
     """One micro-batch.
 
     Args:
-        tokens: that it reads, padding included.
-        recompute: whether activations are computed again in the backward pass.
         scored: tokens whose log-probabilities are asked for; ``None``: all.
         entropy: whether their entropies are asked for as well (``objective.entropy_coef``).
     """

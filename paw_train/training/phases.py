@@ -69,13 +69,7 @@ def trained_parameters(settings: Settings, shape: ModelShape) -> int:
 
 
 def local_phases(settings: Settings, shape: ModelShape, available: float) -> list[Phase]:
-    """The phases of a run in one process, on one GPU.
-
-    Args:
-        settings: of the run.
-        shape: of its model.
-        available: GiB of the GPU.
-    """
+    """The phases of a run in one process, on one GPU."""
     states = _local_states(settings, shape)
     if settings.rollout.engine == "vllm":
         sampling = {"vLLM": local_vllm_share(settings, shape, available) * available}
@@ -176,13 +170,7 @@ def _with_reserve(parts: Mapping[str, float]) -> dict[str, float]:
 
 
 def cluster_phases(settings: Settings, shape: ModelShape, available: float) -> list[Phase]:
-    """The phases of a run on a cluster, by the GPUs that go through them.
-
-    Args:
-        settings: of the run.
-        shape: of its model.
-        available: GiB of a GPU.
-    """
+    """The phases of a run on a cluster, by the GPUs that go through them."""
     o = settings.openrlhf
     vllm = Phase("rollout", o.vllm_engines * o.tensor_parallel, {"vLLM": o.gpu_memory * available})
     policy = _training("training", settings, shape, training_bytes(shape, _micro(settings)))

@@ -10,15 +10,7 @@ from paw_train.training.openrlhf.mapping import command_line, require_possible
 
 
 def make_plan(settings: Settings, available: float | None = None) -> Plan:
-    """The plan of a run.
-
-    Args:
-        settings: of either engine.
-        available: GiB of a GPU; ``None``: of the kind that ``openrlhf.gpu`` names.
-
-    Raises:
-        ValueError: the settings cannot be done, or the size of the model or GPU is unknown.
-    """
+    """The plan of a run."""
     if settings.engine == "local":
         return memory_plan(settings, available, anything)
     plan = memory_plan(settings, available, require_possible)
@@ -57,14 +49,7 @@ def render(plan: Plan) -> str:
 
 
 def require_startable(settings: Settings) -> None:
-    """Raises what a run with these settings would raise before it starts.
-
-    Raises:
-        ValueError: something that the settings name is not there, cannot be done by the engine, or does not
-            fit the machine.
-        FileNotFoundError: nor data that the environment needs.
-        ImportError: nor a package.
-    """
+    """Raises what a run with these settings would raise before it starts."""
     if settings.engine == "openrlhf":
         from paw_train.training.openrlhf.launch import startable_on_cluster as startable
     else:

@@ -32,16 +32,7 @@ to copy a word that it has to spell in these"""
 
 
 def prepared(settings: Settings, report: Callable[[str], None]) -> Settings:
-    """The settings as the run will use them.
-
-    Args:
-        settings: as the user gave them.
-        report: gets a sentence about each thing that the environment lacks.
-
-    Raises:
-        ValueError: something that the settings name is not there, or cannot be trained with.
-        ModuleNotFoundError: nor a package that they need.
-    """
+    """The settings as the run will use them."""
     require_whole_distribution(settings.rollout)
     require_registered(settings)
     require_trackers(settings.tracking)

@@ -43,13 +43,9 @@ def record(
     """Writes the kept episodes of an update and, if the settings ask for it, their tokens.
 
     Args:
-        folder: of the run.
-        update: its number; the first is 1.
-        kept: the episodes.
         pool: what the update learns from; a kept episode that is not in it has no tokens written.
         prepared: made from the pool, before any optimiser step.
         policy: as it was when the episodes were sampled.
-        settings: of the run.
     """
     name = f"{update:06d}.jsonl"
     if settings.record.tokens:

@@ -30,13 +30,7 @@ _WORD = re.compile(r"( ?)([A-Za-z_]{2,})( [0-9]+)?")
 def practiced(
     batches: Iterable[list[TokenRow]], tokenizer: Any, rng: np.random.Generator
 ) -> Iterator[list[TokenRow]]:
-    """Batches of an expert's rows, with made-up words for some that responses copy.
-
-    Args:
-        batches: of rows; not changed.
-        tokenizer: a word tokenizer that spells.
-        rng: chooses the words and makes them up.
-    """
+    """Batches of an expert's rows, with made-up words for some that responses copy."""
     ids = tokenizer.get_vocab()
     found = {i: _WORD.fullmatch(tokenizer.decode([i])) for i in ids.values()}
     words = {i: match.groups("") for i, match in found.items() if match is not None}

@@ -46,15 +46,7 @@ Number = Annotated[int, Query(ge=0, le=2**31)]
 
 
 def create_app(root: str | Path, *, token: str | None = None, hosts: Sequence[str] = ()) -> App:
-    """The viewer of the run or runs in a folder.
-
-    Args:
-        token: what clients must show; ``None``: nothing.
-        hosts: names besides this machine's own that the server is reached by.
-
-    Raises:
-        ValueError: there is no run.
-    """
+    """The viewer of the run or runs in a folder."""
     store = RunStore(Path(root))
 
     @asynccontextmanager

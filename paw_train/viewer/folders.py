@@ -43,11 +43,7 @@ class EpisodeFile:
 
 
 def find_runs(root: Path) -> dict[str, Path]:
-    """The runs at or below a folder, by name: the path below the folder, or the folder's own name.
-
-    Raises:
-        ValueError: there is no such folder, or no run in it.
-    """
+    """The runs at or below a folder, by name: the path below the folder, or the folder's own name."""
     if not root.is_dir():
         raise ValueError(f"There is no folder {str(root)!r}; `paw train` writes runs to runs/.")
     if is_run(root):
@@ -159,11 +155,7 @@ def scan_lines(path: Path, start: int = 0) -> Iterator[tuple[Place, dict[str, An
 
 
 def read_line(path: Path, place: Place) -> dict[str, Any]:
-    """The object at a place that ``scan_lines`` gave.
-
-    Raises:
-        ValueError: the file has changed since.
-    """
+    """The object at a place that ``scan_lines`` gave."""
     with path.open("rb") as file:
         file.seek(place.start)
         value = json.loads(file.read(place.length))

@@ -59,11 +59,7 @@ Progress = Callable[[int, int], None]
 
 
 class RunIndex:
-    """The database of one run.
-
-    Args:
-        folder: where the database goes: one that only this user can enter, as it holds texts of episodes.
-    """
+    """The database of one run."""
 
     def __init__(self, run: Path, folder: Path) -> None:
         self.run, self.path = run.resolve(), folder / f"{uuid4().hex}.sqlite"

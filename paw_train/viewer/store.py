@@ -77,11 +77,7 @@ class Run:
 
 
 class RunStore:
-    """All runs at or below a folder.
-
-    Raises:
-        ValueError: there is no run.
-    """
+    """All runs at or below a folder."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -139,11 +135,7 @@ class RunStore:
         return names[0] if len(names) == 1 else whole if is_run(self.root) else None
 
     def run(self, name: str) -> Run:
-        """The run of a name.
-
-        Raises:
-            UnknownNameError: there is none.
-        """
+        """The run of a name."""
         if name not in self._runs:
             raise UnknownNameError(f"There is no run {name!r} here.")
         return self._runs[name]
@@ -199,12 +191,7 @@ class RunStore:
         return {**run.lists.page(chosen, offset, limit, around), "indexing": run.progress}
 
     def episode(self, name: str, key: str) -> dict[str, Any]:
-        """One episode, whole.
-
-        Raises:
-            UnknownNameError: there is none.
-            ValueError: its file has changed since it was indexed.
-        """
+        """One episode, whole."""
         run = self.watched(name)
         with run.index.connect() as database:
             row = find_episode(database, key)
@@ -243,11 +230,7 @@ class RunStore:
         }
 
     def group(self, name: str, key: str, most: int = 16) -> list[dict[str, Any]]:
-        """The episodes of one's group, itself included; branches follow the episode they branched from.
-
-        Raises:
-            UnknownNameError: there is none.
-        """
+        """The episodes of one's group, itself included; branches follow the episode they branched from."""
         run = self.watched(name)
         with run.index.connect() as database:
             keys = group_of(database, key, most)

@@ -72,11 +72,7 @@ class EpisodeSummary:
 def summarise(
     episode: Episode, file: EpisodeFile, tokens: Mapping[str, Any] | None
 ) -> EpisodeSummary:
-    """The summary of an episode and of what was recorded of its tokens, if anything.
-
-    Raises:
-        TypeError, ValueError, KeyError, AttributeError: fields that are not what a record holds.
-    """
+    """The summary of an episode and of what was recorded of its tokens, if anything."""
     steps = _steps(tokens)
     turns = []
     for t in episode.transitions:

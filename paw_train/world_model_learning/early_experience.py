@@ -97,10 +97,6 @@ def admissible_proposals(
 ) -> Proposals:
     """Actions from the environment's own list, uniformly and without replacement.
 
-    Args:
-        env: writes the responses.
-        alternatives: K.
-
     Raises:
         ValueError: (when called) the environment lists no actions.
     """
@@ -130,11 +126,9 @@ def policy_proposals(
     """Responses that the policy samples, each action once, the expert's left out.
 
     Args:
-        template: reads the action in a response.
         alternatives: K samples in each state; equal ones leave fewer actions.
         sampling: temperature, limit of tokens, stop texts.
         seed: of sampling; a proposal depends on it, the state's episode and step, and its number alone.
-        limit: most tokens of a prompt (``RolloutSettings.max_prompt_tokens``).
         prefill_tokens: most padded context tokens of one forward pass.
     """
 
@@ -176,10 +170,6 @@ def early_experience(
 
     Episodes that the expert does not solve are left out, and so is an alternative at which the environment
     fails.
-
-    Args:
-        env: another environment of the same kind, in which the alternatives are carried out.
-        batch: episodes played together: memory, not results.
 
     Raises:
         ValueError: the environment cannot go back to a state; or as ``propose``.

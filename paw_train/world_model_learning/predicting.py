@@ -42,13 +42,9 @@ def predict(
     """Samples predictions.
 
     Args:
-        each: K predictions of each.
         seed: of sampling; a prediction depends on it and its own number alone.
         batch: predictions sampled together (those of one example at least).
         prefill_tokens: most padded context tokens of one forward pass.
-
-    Returns:
-        [N][K]
     """
     end = ending(policy.chat)
     stop = () if end is None or end in policy.chat.end_ids else (policy.chat.raw([end]),)
@@ -79,7 +75,6 @@ class Similarity:
     """The similarity of predicted and realised observations, and the reward made from it.
 
     Args:
-        embed: texts -> [N, D] vectors of length 1.
         threshold: largest cosine distance at which a prediction is right.
         binary: whether the reward is 1 or 0 by the threshold, or the similarity itself.
     """
@@ -119,12 +114,7 @@ def solved_shares(
 
 
 def kept(shares: np.ndarray, settings: EasyFilterSettings, rng: np.random.Generator) -> np.ndarray:
-    """[N] bool: the hard ones, and each easy one with probability ``settings.keep``.
-
-    Args:
-        shares: [N] of ``solved_shares``.
-        rng: gives one number for each of the N.
-    """
+    """[N] bool: the hard ones, and each easy one with probability ``settings.keep``."""
     retained = rng.random(len(shares)) < settings.keep
     result: np.ndarray = (shares < settings.solved) | retained
     return result

@@ -21,11 +21,7 @@ from paw_train.world_model_learning.predicting import Guess, Similarity, predict
 
 
 class RWMLLearner(Learner):
-    """Learns from the rewards of sampled predictions.
-
-    Args:
-        policy: the start policy; is changed in place.
-    """
+    """Learns from the rewards of sampled predictions."""
 
     def __init__(
         self,
@@ -118,8 +114,6 @@ def rewarded_rows(
     """Predictions and their rewards as an update reads them: a prediction is the action of its row.
 
     Args:
-        guesses: [N][K] predictions.
-        rewards: [N * K].
         normalize: divide advantages by the group's standard deviation.
         skip_equal: leave out groups whose rewards are all equal: they move nothing but a KL.
 

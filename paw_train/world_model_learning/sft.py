@@ -22,11 +22,7 @@ from paw_train.world_model_learning.learner import Learner, stage_optimizer
 
 
 class SFTLearner(Learner):
-    """Learns from the likelihood of the true observations.
-
-    Args:
-        policy: the start policy; is changed in place.
-    """
+    """Learns from the likelihood of the true observations."""
 
     def __init__(
         self, policy: LocalPolicy, examples: Sequence[Example], settings: Settings

@@ -195,7 +195,6 @@ class GameIndex:
 
     Args:
         data_dir: the folder that holds train/, valid_seen/, valid_unseen/, or json_2.1.1/ with them.
-        split: the split.
 
     Raises:
         DataFolderError: the folder or the split is missing or holds no game file.

@@ -158,16 +158,7 @@ class Riddle:
 
 
 class World:
-    """A made-up encyclopedia.
-
-    Args:
-        seed: everything follows from it.
-        difficulty: name of a ``Difficulty``.
-        num_passages: size of the encyclopedia.
-
-    Raises:
-        ValueError: unknown difficulty, or too few passages to make questions of.
-    """
+    """A made-up encyclopedia."""
 
     def __init__(self, seed: int = 0, difficulty: str = "medium", num_passages: int = 1200) -> None:
         require_choice("difficulty", difficulty, DIFFICULTIES)

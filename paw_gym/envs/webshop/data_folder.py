@@ -146,12 +146,7 @@ class DataFolder:
     """A folder with the official files.
 
     Args:
-        path: the folder.
         num_products: use the first so many products; ``None``: all of them.
-
-    Raises:
-        FileNotFoundError: a file is missing; states which and what to do.
-        ValueError: ``num_products`` is not positive.
     """
 
     path: Path

@@ -40,11 +40,7 @@ def solve(shop: Shop, goal: Goal) -> list[str]:
 
 
 class Wish:
-    """The wanted product, as far as an instruction's text describes it.
-
-    Args:
-        instruction: as the pages show it.
-    """
+    """The wanted product, as far as an instruction's text describes it."""
 
     def __init__(self, instruction: str) -> None:
         text = instruction.strip()
@@ -64,9 +60,6 @@ class Shopper:
 
     It looks at what the page shows and at what was chosen so far, so it finds its way back from
     actions that were not its own.
-
-    Args:
-        instruction: the task.
     """
 
     def __init__(self, instruction: str) -> None:

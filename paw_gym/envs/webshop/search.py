@@ -28,11 +28,7 @@ class Bm25Search:
 
 
 class LuceneSearch:
-    """BM25 by Lucene. The index is built in the cache folder at first use.
-
-    Raises:
-        ImportError: Pyserini or Java is not installed; states how to install them.
-    """
+    """BM25 by Lucene. The index is built in the cache folder at first use."""
 
     name = "lucene"
 

@@ -96,11 +96,8 @@ class Shop:
     """A catalogue with a search engine, prices, and a noun tagger. Read-only; shared by environments.
 
     Args:
-        catalogue: the products.
-        engine: the search.
         nouns: finds the nouns of titles, for the reward.
         prices: dollars by asin; ``None``: sampled by seed where a product has a range.
-        price_seed: seed of those samples.
         show_attributes: offer the attributes of a product as a page.
     """
 

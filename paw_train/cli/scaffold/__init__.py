@@ -41,11 +41,7 @@ class Names:
 
     @classmethod
     def of(cls, name: str) -> Names:
-        """The names that follow from ``my-maze``, ``my_maze`` or ``MyMaze``.
-
-        Raises:
-            ValueError: not a name, or one that is taken; the message names which, and what to do.
-        """
+        """The names that follow from ``my-maze``, ``my_maze`` or ``MyMaze``."""
         if not _FORM.fullmatch(name):
             raise ValueError(
                 f"{name!r} cannot name a package: use ASCII letters and digits, begin with a letter, "
@@ -69,12 +65,7 @@ def _is_installed(package: str) -> bool:
 
 
 def write_scaffold(names: Names, into: Path) -> Path:
-    """Writes the package and returns its folder; all of it or nothing.
-
-    Raises:
-        FileExistsError: that folder exists already; nothing is overwritten.
-        FileNotFoundError: ``into`` does not exist.
-    """
+    """Writes the package and returns its folder; all of it or nothing."""
     if not into.is_dir():
         raise FileNotFoundError(f"There is no folder {into} to write the package into.")
     folder = into / names.distribution

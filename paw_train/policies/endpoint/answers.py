@@ -33,10 +33,6 @@ _FORMAT = 3
 def read_reply(reply: Any, chat: bool) -> dict[str, Any]:
     """The parts of a reply that are kept, as plain values.
 
-    Args:
-        reply: the decoded body; a string where the server sent no JSON.
-        chat: of ``/chat/completions``, not ``/completions``.
-
     Raises:
         ReportedError: the server reports in it that the request has failed.
         MalformedAnswer: there is no answer in it; the message has its beginning.
@@ -98,9 +94,6 @@ def finish_text(
 
     Args:
         opened: the text begins in a thought (``ChatFormat.thought_opened``).
-
-    Returns:
-        (text, finish reason)
     """
     text, reason = str(answer["text"]), answer.get("finish_reason")
     if answer.get("reasoning"):
@@ -126,7 +119,6 @@ def cut_in_thought(answer: Mapping[str, Any], opened: bool = False) -> bool:
     """True if a server seems to have ended a response at a stop text inside the thought.
 
     Args:
-        answer: of ``read_reply``, to a request with stop texts.
         opened: the text begins in a thought.
     """
     if answer.get("finish_reason") not in ("stop", None) or answer.get("stop_reason", "") is None:
@@ -138,11 +130,7 @@ def cut_in_thought(answer: Mapping[str, Any], opened: bool = False) -> bool:
 
 
 def may_be_in_thought(answer: Mapping[str, Any], stops: Sequence[str]) -> bool:
-    """True if an action follows prose and no thought: the prose may be a thought that a template opened.
-
-    Args:
-        answer: of ``read_reply``, to a request with these stop texts.
-    """
+    """True if an action follows prose and no thought: the prose may be a thought that a template opened."""
     text, found = str(answer["text"]), thoughts(str(answer["text"]))
     if answer.get("reasoning") or answer.get("finish_reason") not in ("stop", None):
         return False
@@ -177,15 +165,7 @@ def context_tokens(reply: Any, model: str) -> int | None:
 
 
 def read_echo(reply: Any, prompts: Sequence[Sequence[int]]) -> list[list[float | None]] | None:
-    """Of each prompt its tokens' log-probabilities (and perhaps a written token's).
-
-    Args:
-        reply: the decoded body.
-        prompts: the tokens that were sent.
-
-    Returns:
-        ``None`` where the server gives none.
-    """
+    """Of each prompt its tokens' log-probabilities (and perhaps a written token's)."""
     choices = sorted(reply["choices"], key=lambda choice: choice.get("index") or 0)
     if len(choices) != len(prompts):
         return None
@@ -244,9 +224,6 @@ class AnswerCache:
     """Answers by request in one SQLite file; several processes may share it.
 
     An answer is on disk as soon as ``put`` returns, so a killed run loses nothing that was paid for.
-
-    Args:
-        path: the file; made, with its folder, when it is not there.
 
     Raises:
         ValueError: the file is something else, or damaged.

@@ -136,11 +136,7 @@ _ADVICE = {
 def hint(
     error: Exception, sent: Mapping[str, Any] | None = None, known_limit: int | None = None
 ) -> str | None:
-    """The setting that helps against a failure, where there is one.
-
-    Args:
-        known_limit: the model's context limit, where it is known.
-    """
+    """The setting that helps against a failure, where there is one."""
     import openai
 
     status = getattr(error, "status_code", None)
@@ -210,7 +206,6 @@ def run_failure(
     """Why no request of a run can succeed, in words; ``None``: others may.
 
     Args:
-        route: that the request went.
         first_contact: nothing was ever answered there, and asking again did not help.
         refusal: what refusals mean, by status.
     """

@@ -175,19 +175,11 @@ class EndpointPolicy:
         return EndpointSession(self, sampling)
 
     def answer(self, requests: Sequence[Request], sampling: Sampling) -> list[Response]:
-        """A response to each request.
-
-        Raises:
-            EndpointError: no request of this run can succeed.
-        """
+        """A response to each request."""
         return self._thread.run(self._gather([self._answer(r, sampling) for r in requests]))
 
     def scoring(self, growing: bool, prefill_tokens: int = PREFILL_TOKENS) -> EndpointPolicy:
-        """Opens a session that scores given responses (see ``ScoringPolicy``); it keeps nothing.
-
-        Raises:
-            ValueError: the API that was chosen cannot.
-        """
+        """Opens a session that scores given responses (see ``ScoringPolicy``); it keeps nothing."""
         if self.chat is None:
             raise ValueError(
                 "A chat endpoint gives no log-probabilities of given texts. A server that echoes prompts "
@@ -291,11 +283,7 @@ class EndpointPolicy:
         return body | s.extra
 
     async def _ask(self, key: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The server's answer, or ``{"error": ...}`` once it has failed for good.
-
-        Raises:
-            BudgetReached: nothing more may be spent.
-        """
+        """The server's answer, or ``{"error": ...}`` once it has failed for good."""
         failures = 0
         first: dict[str, Any] | None = None
         while True:
@@ -353,11 +341,7 @@ class EndpointPolicy:
         return second
 
     async def _wait(self, failures: int, error: Exception) -> None:
-        """Waits before the next try.
-
-        Raises:
-            BudgetReached: the time would be over before, or the server asks for too long a wait.
-        """
+        """Waits before the next try."""
         asked = asked_wait(error, time.time())
         if asked is not None and asked > LONGEST_ASKED:
             raise BudgetReached(

@@ -47,11 +47,7 @@ class Route:
     """the server's, as ``NO_PROXY`` would name it"""
 
     def client(self) -> httpx.AsyncClient:
-        """A client that goes this way.
-
-        Raises:
-            EndpointError: the proxy's address cannot be read, or it needs a package that is not there.
-        """
+        """A client that goes this way."""
         import httpx
         from openai import DefaultAsyncHttpxClient
         from openai._constants import DEFAULT_CONNECTION_LIMITS
@@ -68,11 +64,7 @@ class Route:
 
 
 def route_to(url: str) -> Route:
-    """The way to an address.
-
-    Raises:
-        EndpointError: it is not an address.
-    """
+    """The way to an address."""
     import httpx
 
     try:
@@ -171,11 +163,7 @@ class Backoff:
 
 
 class Pace:
-    """Spaces something out to at most so much a minute.
-
-    Args:
-        per_minute: the limit; ``None``: none.
-    """
+    """Spaces something out to at most so much a minute."""
 
     def __init__(
         self, per_minute: float | None, clock: Callable[[], float] = time.monotonic
@@ -267,11 +255,7 @@ class Budget:
             self._freed.notify_all()
 
     async def in_time(self, wait: float) -> None:
-        """Waits so many seconds.
-
-        Raises:
-            BudgetReached: at once, if the time runs out before.
-        """
+        """Waits so many seconds."""
         if wait and self._deadline is not None and self._clock() + wait >= self._deadline:
             raise BudgetReached(f"{self._of_time()} leaves no room for a wait of {wait:,.1f} s.")
         await asyncio.sleep(wait)
@@ -309,14 +293,7 @@ class Limits:
 
     @asynccontextmanager
     async def request(self, claim: Use) -> AsyncIterator[Use]:
-        """Waits until a request may be sent; the value is to be set to what it has used.
-
-        Args:
-            claim: an estimate of the most that it may use.
-
-        Raises:
-            BudgetReached: it does not fit.
-        """
+        """Waits until a request may be sent; the value is to be set to what it has used."""
         used = Use(0.0, 0.0)  # a request that fails is taken to be free
         async with self._places:
             wait = max(self._requests.reserve(1), self._tokens.reserve(claim.tokens))

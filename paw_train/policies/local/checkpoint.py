@@ -25,9 +25,6 @@ def save_checkpoint(folder: Path, policy: LocalPolicy, state: Mapping[str, Any])
 
     At any moment one whole checkpoint is at ``folder`` or beside it, where ``find_checkpoint`` finds it:
     also when the process that goes on after a kill is killed itself.
-
-    Raises:
-        TrainingDivergedError: the model's weights are not finite.
     """
     fresh, old = (folder.with_name(folder.name + suffix) for suffix in (NEW, OLD))
     found = find_checkpoint(folder)

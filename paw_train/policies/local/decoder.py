@@ -86,7 +86,6 @@ class BatchDecoder:
 
     Args:
         model: a Hugging Face causal language model that a ``static_cache`` fits.
-        rows: number of sequences.
         prefill_tokens: most tokens of one forward pass (a single row may have more): memory, not results.
         fixed: the form for a GPU, where a launch costs more than padding: buffers outlive the decoder and are
             the next one's, chunks of all lengths are read in one pass, and tokens are sampled by a
@@ -387,12 +386,7 @@ class BatchDecoder:
 
 
 class LoopedSteps:
-    """Responses that a decoder samples by a ``TokenLoop``.
-
-    Args:
-        decoder: holds the rows, whose contexts it was fed.
-        loop: has begun with them.
-    """
+    """Responses that a decoder samples by a ``TokenLoop``."""
 
     def __init__(self, decoder: BatchDecoder, loop: TokenLoop) -> None:
         self._decoder, self._loop = decoder, loop

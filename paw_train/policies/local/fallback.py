@@ -42,13 +42,6 @@ class PlainDecoder:
     Rows whose chunks are equally long share a cache and a forward pass, without any padding; when they
     differ, the group divides, and each part goes on by itself. So results are exact, and dialogues of unequal
     turns are soon computed one by one.
-
-    Args:
-        model: a Hugging Face causal language model.
-        rows: number of sequences.
-
-    Raises:
-        ValueError: the model takes no cache, or does not go on from it.
     """
 
     def __init__(self, model: Any, rows: int) -> None:
@@ -139,10 +132,6 @@ class PlainDecoder:
 
 def continues_by_chunks(model: Any, cache_name: str) -> bool:
     """True if a cache can be continued by several tokens at once, False if one by one.
-
-    Args:
-        model: a Hugging Face causal language model.
-        cache_name: keyword of its cache.
 
     Raises:
         ValueError: neither gives what the model gives for a whole context.

@@ -23,9 +23,6 @@ class MasterWeights:
     Gradients of narrow parameters are moved to their copies as each backward pass ends with them, so
     that sums over micro-batches are taken in float32. Parameters that are wide already stand for
     themselves; without narrow ones, nothing here does anything.
-
-    Args:
-        parameters: those that are trained.
     """
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
@@ -103,8 +100,6 @@ class GuardedStep:
     """Clips gradients and steps optimizers, and leaves out a step whose gradient is not finite.
 
     Args:
-        weights: those that learn.
-        optimizers: of their master copies.
         max_norm: the gradient's norm is scaled down to it.
         max_skipped: number of steps in a row that may be left out.
         rate: the setting of the learning rate, which the error names.
@@ -127,9 +122,6 @@ class GuardedStep:
         """One step on the gradients that there are; returns their norm before clipping.
 
         A norm that is not finite says that the step was left out.
-
-        Raises:
-            TrainingDivergedError: too many in a row were.
         """
         norm = torch.nn.utils.clip_grad_norm_(self.weights.masters, self.max_norm).item()
         if math.isfinite(norm):

@@ -36,8 +36,6 @@ class StaticCache(Cache):
     """Keys and values of all layers.
 
     Args:
-        layers: number of layers.
-        rows: number of sequences.
         multiple: of columns that there is room for. Beyond 1, the buffers keep their size for as long as they
             can: fewer rows are moved together, and more columns are at least half as many again.
     """

@@ -43,11 +43,7 @@ class Place:
 
 
 def find_model(path: str | Path) -> Place:
-    """Finds the model that a user calls ``path``.
-
-    Raises:
-        ValueError: it looks like a file, or like a package, that is not there.
-    """
+    """Finds the model that a user calls ``path``."""
     text, there = str(path), Path(path).expanduser()
     if there.is_dir():
         model = there / "model"  # of a checkpoint, which holds the trainer's state beside it
@@ -93,11 +89,7 @@ def _gguf_of_package(name: str) -> Path | None:
 
 
 def model_folder(path: str | Path) -> str:
-    """The folder or hub name under which other engines find a model; a GGUF file is converted first.
-
-    Raises:
-        ValueError: there is no such model.
-    """
+    """The folder or hub name under which other engines find a model; a GGUF file is converted first."""
     place = find_model(path)
     if place.gguf_file is not None:
         _need_gguf_reader(path)
@@ -125,9 +117,6 @@ def load_model(
     Args:
         path: see ``find_model``.
         dtype: ``float32``, ``bfloat16``, or ``auto``: bfloat16 where ``device`` multiplies in it.
-        revision: branch, tag or commit on the hub.
-        attention: ``sdpa``, ``eager``, ``flash_attention_2``, ...; ``None``: the library's choice.
-        device: that it is to run on.
 
     Raises:
         ValueError: there is no such model, a file of it is damaged, a weight is not a finite number, or
@@ -206,11 +195,7 @@ def damage_of(file: Path) -> str | None:
 
 
 def read_weights(file: Path) -> dict[str, Tensor]:
-    """The tensors in a safetensors file.
-
-    Raises:
-        ValueError: it is damaged.
-    """
+    """The tensors in a safetensors file."""
     try:
         return dict(load_file(file))
     except SafetensorError as error:
@@ -346,10 +331,6 @@ def weights_type(wanted: str, device: torch.device) -> torch.dtype:
 
     Args:
         wanted: ``float32``, ``bfloat16``, or ``auto``: bfloat16 where the device multiplies in it.
-        device: of the model.
-
-    Raises:
-        ValueError: another name; gives the nearest.
     """
     require_choice("model.dtype", wanted, ("float32", "bfloat16", "auto"))
     if wanted != "auto":

@@ -70,11 +70,7 @@ def has_adapter(model: Any) -> bool:
 
 
 def attach(model: Any, settings: LoraSettings, seed: int) -> None:
-    """Freezes a model and puts a fresh adapter on it, which changes nothing yet.
-
-    Raises:
-        ValueError: peft is not installed, or the model has no layers of the given names.
-    """
+    """Freezes a model and puts a fresh adapter on it, which changes nothing yet."""
     peft = _peft()
     targets: Any = settings.targets
     if targets != "all-linear":
@@ -97,11 +93,7 @@ def attach(model: Any, settings: LoraSettings, seed: int) -> None:
 
 
 def load(model: Any, folder: Path) -> None:
-    """Puts a saved adapter on a model; it can be trained further.
-
-    Raises:
-        ValueError: peft is not installed.
-    """
+    """Puts a saved adapter on a model; it can be trained further."""
     peft = _peft()
     config = peft.LoraConfig.from_pretrained(str(folder))
     config.inference_mode = False
@@ -112,11 +104,7 @@ def load(model: Any, folder: Path) -> None:
 
 
 def load_weights(model: Any, folder: Path) -> None:
-    """Sets the weights of the adapter that a model has to saved ones.
-
-    Raises:
-        ValueError: they are of an adapter of another form.
-    """
+    """Sets the weights of the adapter that a model has to saved ones."""
     from peft import set_peft_model_state_dict
 
     saved = read_weights(folder / "adapter_model.safetensors")

@@ -33,7 +33,6 @@ class LocalPolicy:
 
     Args:
         model: a Hugging Face causal language model, with or without a LoRA adapter.
-        tokenizer: its tokenizer, with a chat template.
         base: with an adapter: the model below it, which is written beside it.
     """
 
@@ -74,14 +73,9 @@ class LocalPolicy:
 
         Args:
             path: of the model; or of a folder with a LoRA adapter, which is put on its own model.
-            device: ``cpu``, ``cuda``, ...
-            dtype: ``float32``, ``bfloat16`` or ``auto``.
-            revision: branch, tag or commit on the hub.
             attention: as ``attn_implementation`` of transformers.
             adapter: train a fresh adapter of this form instead of all weights; its ``base`` is the model
                 below a saved one.
-            gradient_checkpointing: compute activations again in the backward pass.
-            seed: of the fresh adapter.
 
         Raises:
             ValueError: there is no such model, its tokenizer has no chat template, or an adapter does
@@ -145,7 +139,6 @@ class LocalPolicy:
         ``paw_train.losses.lm_head_logprobs``).
 
         Args:
-            batch: on the model's device.
             temperature: of the rollout; 0 (the most likely token) counts as 1.
             entropy: also return the Shannon entropy of the distribution that each action token was
                 sampled from, over the whole vocabulary.
@@ -190,11 +183,7 @@ class LocalPolicy:
         self.tokenizer.save_pretrained(folder)
 
     def load_weights(self, folder: Path) -> None:
-        """Sets the weights to those that ``save`` wrote.
-
-        Raises:
-            ValueError: they are of another model, or of an adapter where there is none (or the reverse).
-        """
+        """Sets the weights to those that ``save`` wrote."""
         adapted = lora.has_adapter(self.model)
         if adapted != lora.is_adapter(folder):
             raise ValueError(
@@ -213,9 +202,6 @@ class LocalPolicy:
         """This policy as it is now, frozen.
 
         With an adapter: the same model with a frozen copy of that. Else a copy of the whole.
-
-        Args:
-            offload: keep a copy in CPU memory between updates (see ``Reference.offload``).
         """
         if lora.has_adapter(self.model):
             return AdapterReference(self)

@@ -25,11 +25,7 @@ class Reference(Protocol):
 
 
 class AdapterReference:
-    """The policy's own model with another adapter, or with none: no second copy of the weights.
-
-    Args:
-        policy: one with an adapter; a frozen copy of that is put beside it.
-    """
+    """The policy's own model with another adapter, or with none: no second copy of the weights."""
 
     def __init__(self, policy: LocalPolicy) -> None:
         self.policy = policy
@@ -46,12 +42,7 @@ class AdapterReference:
 
 
 class CopyReference:
-    """A copy of the policy.
-
-    Args:
-        copy: the copy.
-        offloaded: whether it is in CPU memory between updates.
-    """
+    """A copy of the policy."""
 
     def __init__(self, copy: LocalPolicy, offloaded: bool) -> None:
         self.copy, self.offloaded = copy, offloaded

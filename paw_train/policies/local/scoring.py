@@ -28,7 +28,6 @@ class LocalScoringSession:
     """Scores continuations with a model in this process.
 
     Args:
-        model: a Hugging Face causal language model.
         growing: whether contexts continue the earlier ones, so that only what is new is computed.
         prefill_tokens: most tokens of one forward pass: memory, not results.
     """
@@ -87,9 +86,6 @@ class _Tree:
     """Continuations of one context as their prefix tree: what they share at the beginning is computed once.
 
     Only inner nodes, tokens that another one follows, have to be read by a model.
-
-    Raises:
-        ValueError: there is none, or an empty one.
     """
 
     def __init__(self, continuations: Sequence[Sequence[int]]) -> None:
@@ -128,14 +124,7 @@ def _score_trees(
 
 
 def _edge_logprobs(model: Any, first: Tensor, hidden: Tensor, tree: _Tree) -> Tensor:
-    """[E] log-probability of each edge's token after its parent.
-
-    Args:
-        model: has the output layer.
-        first: [V] logits after the context.
-        hidden: [n, H] last hidden states of the inner nodes.
-        tree: the continuations.
-    """
+    """[E] log-probability of each edge's token after its parent."""
     tokens = torch.tensor([token for _, token in tree.edges], device=first.device)
     parents = torch.tensor([parent for parent, _ in tree.edges], device=first.device)
     found = torch.empty(len(tree.edges), device=first.device)

@@ -22,9 +22,6 @@ class LocalSession:
     """Answers with a model in this process.
 
     Args:
-        model: a Hugging Face causal language model.
-        chat: its chat format.
-        sampling: of every response.
         growing: whether contexts continue the earlier ones, so that only what is new is computed.
         prefill_tokens: most context tokens of one forward pass: memory, not results.
     """
@@ -65,12 +62,7 @@ class LocalSession:
 
 
 class DialogueCache:
-    """Growing dialogues in one decoder, whose key-value cache lasts from turn to turn.
-
-    Args:
-        model: a Hugging Face causal language model.
-        prefill_tokens: most context tokens of one forward pass: memory, not results.
-    """
+    """Growing dialogues in one decoder, whose key-value cache lasts from turn to turn."""
 
     def __init__(self, model: Any, prefill_tokens: int) -> None:
         self.model, self.prefill_tokens = model, prefill_tokens
@@ -85,10 +77,6 @@ class DialogueCache:
         """The decoder with these dialogues in it, and by its row what is new of each, at least one token.
 
         What the dialogues no longer contain, or never did because an answer was interrupted, is forgotten.
-
-        Args:
-            names: of the dialogues; all of the first call's, or some of these.
-            contexts: each dialogue as a whole.
         """
         if not all(contexts):
             raise ValueError("A dialogue has no tokens; there is nothing to answer.")
@@ -128,17 +116,11 @@ def respond(
     but not yet fed: the next context starts with it.
 
     Args:
-        decoder: holds the rows.
         contexts: by row, what was not fed yet.
-        chat: decodes, and knows the end tokens.
-        sampling: how tokens are sampled.
         seeds: of each of ``contexts``; a row's tokens depend on its own context and seed. They are the same
             in any batch, up to the rounding of the model's arithmetic, which differs a little between batch
             shapes.
         stops: of ``sampling.stop``, if there is one already (it remembers tokens).
-
-    Returns:
-        In the order of ``contexts``.
     """
     stops = stops or StopTexts(chat, sampling.stop)
     responses = {row: Response() for row in contexts}

@@ -18,15 +18,7 @@ _HALF_CHARACTER = "\ufffd"
 
 
 class StopTexts:
-    """Finds the end of responses.
-
-    Args:
-        chat: the ``ChatFormat`` that decodes.
-        texts: the stop texts.
-
-    Raises:
-        ValueError: an empty stop text.
-    """
+    """Finds the end of responses."""
 
     def __init__(self, chat: Any, texts: Sequence[str]) -> None:
         if not all(texts):

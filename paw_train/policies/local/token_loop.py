@@ -35,8 +35,6 @@ class TokenLoop:
 
     Args:
         rows: R, the rows that are computed, idle ones too.
-        sampling: of every token.
-        device: of the model.
     """
 
     def __init__(self, rows: int, sampling: Sampling, device: torch.device) -> None:

@@ -29,15 +29,7 @@ _SLACK = 0.95
 
 
 class VLLMPolicy:
-    """Answers with a vLLM engine.
-
-    Args:
-        model: folder, hub name, GGUF file or package of a model with a chat template.
-        settings: of the engine.
-
-    Raises:
-        ModuleNotFoundError: vLLM is not installed.
-    """
+    """Answers with a vLLM engine."""
 
     trainable = True
 
@@ -85,8 +77,6 @@ class FollowingVLLM:
     the next session, an engine on a GPU keeps neither weights nor cache there (``settings.sleep``).
 
     Args:
-        local: the policy that is trained.
-        settings: of the engine.
         reserved: bytes of the GPU that training takes later and holds while the engine is awake.
 
     Raises:

@@ -42,10 +42,6 @@ class ComparisonFolder:
         out: the folder that holds the comparison's own.
         imports: files of results whose runs count as done.
         arms: run only these; empty: all. Results of the others are kept and shown all the same.
-        seeds: run only these; empty: all.
-
-    Raises:
-        ValueError: settings that are not valid, no such arm, or a damaged file of results.
     """
 
     def __init__(
@@ -92,10 +88,6 @@ class ComparisonFolder:
 
         Args:
             check: raises for settings that no run can start with; asked once for each arm.
-
-        Raises:
-            ValueError: a run was begun with other settings.
-            Exception: what ``check`` raises, with a note that names the arm.
         """
         todo = [c for c in self.chosen if c.name not in self.imported]
         _check_arms([c for c in todo if not is_finished(self.folder / c.name)], check)
@@ -111,11 +103,7 @@ class ComparisonFolder:
         return runner.run()
 
     def results(self) -> list[RunResult]:
-        """Every finished run, in the grid's order; a run's own run comes before an imported one.
-
-        Raises:
-            ValueError: a finished run has other settings, or is damaged.
-        """
+        """Every finished run, in the grid's order; a run's own run comes before an imported one."""
         found = []
         for run in self.runs:
             folder = self.folder / run.name
@@ -174,11 +162,7 @@ def write_report(folder: Path, grid: Grid, runs: Sequence[RunResult]) -> Path:
 
 
 def report_of(results: Path) -> Path:
-    """Writes the report of a file of results beside it, and returns the page's path.
-
-    Raises:
-        ValueError: no file of results, or no finished run in it.
-    """
+    """Writes the report of a file of results beside it, and returns the page's path."""
     runs = read_results(results)
     if not runs:
         raise ValueError(f"{results} holds no finished run yet; there is nothing to report.")

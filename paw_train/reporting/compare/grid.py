@@ -98,14 +98,7 @@ class Grid:
             raise ValueError(f"seeds: expected different whole numbers, got {list(self.seeds)}.")
 
     def runs(self, out: str) -> list[PlannedRun]:
-        """Every run, seeds outermost, so that complete seeds are there early.
-
-        Args:
-            out: the folder that holds the comparison's own.
-
-        Raises:
-            ValueError: an arm's settings are not valid; names the arm.
-        """
+        """Every run, seeds outermost, so that complete seeds are there early."""
         return [
             self._run(arm, seed, Path(out) / self.name) for seed in self.seeds for arm in self.arms
         ]
@@ -154,9 +147,6 @@ def load_grid(name: str | Path) -> Grid:
     Args:
         name: a name from ``recipes/compare/``, or a ``.yaml`` path. A recipe that the file names by
             a path is looked for from the working directory, then from beside the file.
-
-    Raises:
-        ValueError: there is none, or a key or value is not valid; names it.
     """
     path = _file(name)
     data = read_yaml(path.read_bytes(), f"Grid {path.name}")
@@ -192,16 +182,7 @@ def load_grid(name: str | Path) -> Grid:
 def grid_from_arguments(
     recipe: str, arms: Sequence[str], seeds: int | Sequence[int], overrides: Sequence[str]
 ) -> Grid:
-    """A grid from the command line.
-
-    Args:
-        arms: ``name`` or ``name:key=value,key=value``; the first is the baseline.
-        seeds: how many, or which.
-        overrides: ``key=value`` of all arms.
-
-    Raises:
-        ValueError: an arm or an override is not of that form.
-    """
+    """A grid from the command line."""
     parsed = []
     for text in arms:
         name, _, values = text.partition(":")
@@ -218,11 +199,7 @@ def grid_from_arguments(
 
 
 def read_seeds(value: object) -> tuple[int, ...]:
-    """Seeds from a list, or the first so many from a number.
-
-    Raises:
-        ValueError: neither of them.
-    """
+    """Seeds from a list, or the first so many from a number."""
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return tuple(range(value))
     if isinstance(value, list | tuple) and value and all(type(v) is int for v in value):
@@ -231,11 +208,7 @@ def read_seeds(value: object) -> tuple[int, ...]:
 
 
 def flat_settings(data: object, where: str) -> dict[str, Any]:
-    """Settings by dotted key, from nested or dotted ones; a world-model preset becomes its fields.
-
-    Raises:
-        ValueError: not a group of settings.
-    """
+    """Settings by dotted key, from nested or dotted ones; a world-model preset becomes its fields."""
     if data is None:
         return {}
     if not isinstance(data, Mapping):

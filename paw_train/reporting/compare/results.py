@@ -60,11 +60,7 @@ class RunResult:
 
 
 def read_run(folder: Path, arm: str, seed: int) -> RunResult:
-    """The result of a run from its folder.
-
-    Raises:
-        ValueError: the evaluation after RL is missing or damaged.
-    """
+    """The result of a run from its folder."""
     run = load_run(folder)
     after = _evaluation(folder / "eval_after.json")
     if after is None:
@@ -149,20 +145,12 @@ def write_results(path: Path, grid: Grid, runs: Sequence[RunResult]) -> None:
 
 
 def read_results(path: Path) -> list[RunResult]:
-    """The runs of a file of results.
-
-    Raises:
-        ValueError: the file is damaged, or not of this kind.
-    """
+    """The runs of a file of results."""
     return _read(path)[1]
 
 
 def read_grid(path: Path) -> Grid:
-    """The grid that a file of results belongs to, with the seeds that it holds.
-
-    Raises:
-        ValueError: the file is damaged, or not of this kind.
-    """
+    """The grid that a file of results belongs to, with the seeds that it holds."""
     return _read(path)[0]
 
 

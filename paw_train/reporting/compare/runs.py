@@ -158,13 +158,6 @@ class Runner:
 
     After a kill at any moment, the same call continues: finished runs stay, begun ones resume from their
     own checkpoints, and a run whose process outlived the killed parent is waited for.
-
-    Args:
-        runs: in the order wanted; finished ones are skipped.
-        folder: of the comparison; a run is in the subfolder with its name.
-
-    Raises:
-        ValueError: a run's folder holds a run with other settings.
     """
 
     def __init__(

@@ -83,11 +83,7 @@ class EvalResult:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> EvalResult:
-        """Reads a result file's contents; keys beyond the contract's are optional.
-
-        Raises:
-            ValueError: the success rate, or that of a task type, is missing or impossible.
-        """
+        """Reads a result file's contents; keys beyond the contract's are optional."""
         by_type = data.get("by_type") or {}
         overall = Rate.from_dict(data)
         successes = data.get("successes")
@@ -132,11 +128,7 @@ class Records(NamedTuple):
 
 
 def read_object(path: Path) -> Record:
-    """The object in a JSON file.
-
-    Raises:
-        ValueError: it holds something else, or no JSON.
-    """
+    """The object in a JSON file."""
     try:
         value = json.loads(path.read_text(encoding="utf-8", errors="replace"))
     except RecursionError as error:
@@ -238,11 +230,7 @@ class RunData:
 
 
 def load_run(run_dir: str | Path) -> RunData:
-    """Reads what there is in a run's folder.
-
-    Raises:
-        ValueError: there is no such folder, or nothing in it comes from a run.
-    """
+    """Reads what there is in a run's folder."""
     folder = Path(run_dir)
     if not folder.is_dir():
         raise ValueError(

@@ -43,15 +43,6 @@ def write_report(run_dir: str | Path) -> Path:
     """Writes ``report.html`` into a run's folder, from whatever files are there.
 
     The page needs nothing else: no network (its own content policy forbids it), no script to be read.
-
-    Args:
-        run_dir: the folder of a run, finished or not.
-
-    Returns:
-        The path of the page.
-
-    Raises:
-        ValueError: there is no such folder, or nothing in it comes from a run.
     """
     run = load_run(run_dir)
     path = run.folder / "report.html"

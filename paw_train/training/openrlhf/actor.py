@@ -39,11 +39,7 @@ class PaWActorTrainer(ActorPPOTrainer):
         self.rate = self.run.optimizer.lr
 
     def ppo_train(self, kl_ctl: float) -> dict[str, float]:
-        """All micro-batches of this rank in one update; the metrics are those of all ranks.
-
-        Raises:
-            TrainingDivergedError: a loss or gradient is not finite.
-        """
+        """All micro-batches of this rank in one update; the metrics are those of all ranks."""
         self.actor.train()
         started = time.process_time()
         steps = learn(

@@ -33,11 +33,7 @@ class PaWCriticTrainer(CriticPPOTrainer):
         self.micro_batches: list[RankMicroBatch] = []
 
     def ppo_train(self) -> dict[str, float]:
-        """All micro-batches of this rank in one update; the metrics are those of all ranks.
-
-        Raises:
-            TrainingDivergedError: a loss or gradient is not finite.
-        """
+        """All micro-batches of this rank in one update; the metrics are those of all ranks."""
         self.critic.train()  # without which nothing would be checkpointed; there is no dropout
         steps = learn(
             self.micro_batches,

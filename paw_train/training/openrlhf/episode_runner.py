@@ -61,13 +61,7 @@ def is_death(error: BaseException) -> bool:
 
 
 class EnginePolicy:
-    """OpenRLHF's vLLM engine as a policy.
-
-    Args:
-        engine: has ``async generate(token ids, sampling parameters)``.
-        loop: that the engine runs on.
-        chat: of the tokenizer.
-    """
+    """OpenRLHF's vLLM engine as a policy."""
 
     trainable = True
 
@@ -113,11 +107,7 @@ class EngineSession(VLLMSession):
 
 
 class EpisodeRunner:
-    """Environments of one engine, and what runs episodes in them.
-
-    Args:
-        settings: of the run.
-    """
+    """Environments of one engine, and what runs episodes in them."""
 
     def __init__(self, settings: Settings) -> None:
         from transformers import AutoTokenizer
@@ -189,11 +179,7 @@ class EpisodeRunner:
 
 
 class RemoteEngine:
-    """An engine in another process, for ``EpisodeRunner``.
-
-    Args:
-        handle: of its Ray actor.
-    """
+    """An engine in another process, for ``EpisodeRunner``."""
 
     def __init__(self, handle: Any) -> None:
         self.handle = handle
@@ -210,24 +196,14 @@ class EpisodeWorker:
         self.runner = EpisodeRunner(worker_settings())
 
     async def run(self, prompt: str, label: str, engine: Any) -> list[Any]:
-        """Runs an episode; the list of its one response, as an engine returns it.
-
-        Args:
-            prompt: the name of its row in the data set.
-            label: of the episode.
-            engine: handle of the engine that samples.
-        """
+        """Runs an episode; the list of its one response, as an engine returns it."""
         episode = GroupLabel.from_json(label)
         trajectory = await self.runner.run(episode, RemoteEngine(engine))
         return [response(trajectory, prompt, episode)]
 
 
 def start_workers(settings: Settings) -> list[list[Any]]:
-    """Starts ``openrlhf.environment_workers`` processes for each engine, spread over the machines.
-
-    Returns:
-        Handles, by engine.
-    """
+    """Starts ``openrlhf.environment_workers`` processes for each engine, spread over the machines."""
     import ray
 
     o = settings.openrlhf

@@ -77,9 +77,6 @@ def further_groups(
     They depend on the seed, the update and ``extra`` alone, so that a resumed run has the same.
 
     Args:
-        tasks: of the training split.
-        settings: of the run.
-        update: 0-based.
         extra: number of the further rollout, from 1.
     """
     rng = np.random.default_rng([settings.seed + 1, update, extra])
@@ -126,13 +123,7 @@ def _write(path: Path, groups: Iterator[GroupLabel], source: str) -> None:
 
 
 def response(trajectory: Trajectory, prompt: str, label: GroupLabel) -> dict[str, Any]:
-    """The fields that ``SamplesGenerator`` reads, and ``trajectory``.
-
-    Args:
-        trajectory: the episode.
-        prompt: the name of its row in the data set.
-        label: of the episode.
-    """
+    """The fields that ``SamplesGenerator`` reads, and ``trajectory``."""
     episode, rows = trajectory.episode, trajectory.rows
     failed = episode.error is not None or not episode.transitions
     # validations are of success, training of return
@@ -162,7 +153,6 @@ class EpisodeQueue:
 
     Args:
         groups: rollout group of each episode, in order.
-        engines: how many there are.
         resident: episodes that an engine runs at a time at most; ``None``: no limit.
     """
 

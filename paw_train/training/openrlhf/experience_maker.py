@@ -56,11 +56,7 @@ class PaWExperienceMaker(RemoteExperienceMaker):
     def make_experience_batch(
         self, rollout_samples: Sequence[OpenRLHFExperience]
     ) -> list[OpenRLHFExperience]:
-        """One experience for each micro-batch, all of rank 0 first, then of rank 1, ...
-
-        Raises:
-            ValueError: every episode of the update failed.
-        """
+        """One experience for each micro-batch, all of rank 0 first, then of rank 1, ..."""
         s = self.run
         pool, signals, metrics = self.scored_pool([sample.labels[0] for sample in rollout_samples])
         chat = ChatFormat(self.tokenizer)

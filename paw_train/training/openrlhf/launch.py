@@ -38,12 +38,7 @@ SLACK = 1.0
 
 
 def require_openrlhf() -> None:
-    """Raises unless OpenRLHF is here, in the version that the subclasses are made for.
-
-    Raises:
-        ModuleNotFoundError: it is not installed.
-        ValueError: another version is.
-    """
+    """Raises unless OpenRLHF is here, in the version that the subclasses are made for."""
     if importlib.util.find_spec("openrlhf") is None:
         raise ModuleNotFoundError(
             "engine: openrlhf needs OpenRLHF, vLLM and DeepSpeed on a machine with CUDA: "
@@ -59,14 +54,7 @@ def require_openrlhf() -> None:
 
 
 def require_no_code(model: str) -> None:
-    """Refuses a model that brings code of its own: OpenRLHF would run it, and has no switch for that.
-
-    Args:
-        model: folder or hub name.
-
-    Raises:
-        ValueError: its files name code; gives the file.
-    """
+    """Refuses a model that brings code of its own: OpenRLHF would run it, and has no switch for that."""
     from transformers.utils import cached_file
 
     quiet = {
@@ -103,11 +91,6 @@ def train(settings: Settings, fresh: bool = False, quiet: bool = False) -> Path:
     """Trains by given settings; see ``paw_train.training.local.train``.
 
     Ray is started here, or joined where ``RAY_ADDRESS`` says there is a cluster.
-
-    Raises:
-        ValueError: a setting that this engine cannot do (all of them are named), or a run that does
-            not fit its GPUs.
-        ModuleNotFoundError: OpenRLHF is not installed.
     """
     from paw_train.training.local import claim_folder
 
@@ -155,7 +138,6 @@ def _run_once(settings: Settings, idle: dict[str, list[float]]) -> None:
     """Runs OpenRLHF's own program with our classes in the places of its own.
 
     Args:
-        settings: of the run.
         idle: GiB in use on the GPUs of each machine before the run; empty, and filled, the first time.
     """
     import ray
@@ -204,11 +186,7 @@ def gpu_memory_used() -> list[float]:
 
 
 def wait_for_memory(before: Mapping[str, list[float]]) -> None:
-    """Waits until every GPU holds as little as before the run, or ``LONGEST_WAIT`` has passed.
-
-    Args:
-        before: GiB in use on the GPUs of each machine, by its address.
-    """
+    """Waits until every GPU holds as little as before the run, or ``LONGEST_WAIT`` has passed."""
     end = time.monotonic() + LONGEST_WAIT
     while held := _held(before, on_machines(gpu_memory_used)):
         if time.monotonic() > end:

@@ -24,9 +24,6 @@ def sum_in_float32(engine: Any) -> None:
     DeepSpeed 0.19.6 reads the option, but keeps the first micro-batch's gradients in the precision of the
     weights and adds the others to them: in bfloat16, 256 + 1 is 256. With the optimiser in the machine's
     memory (``openrlhf.adam_offload``) its sums are others, and stay as they are.
-
-    Args:
-        engine: DeepSpeed's, with its optimiser.
     """
     optimizer = engine.optimizer
     narrow = getattr(optimizer, "get_all_grad_tensors", None)
@@ -52,16 +49,7 @@ def micro_batch_loss(
     temperature: float,
     device: torch.device,
 ) -> LossOutput:
-    """One micro-batch's share of the mini-batch's loss.
-
-    Args:
-        part: the batch, and the totals of the mini-batch.
-        score: runs the actor.
-        objective: settings of the loss.
-        world_model: settings of the world-model term.
-        temperature: of the rollout.
-        device: where the actor is.
-    """
+    """One micro-batch's share of the mini-batch's loss."""
     batch = part.batch.to(device)
 
     def scored(ids: Tensor, tokens: Tensor, temperatures: Tensor, entropies: int) -> TokenScores:
@@ -85,11 +73,7 @@ def micro_batch_value_loss(
     """One micro-batch's share of the mini-batch's value loss.
 
     Args:
-        part: the batch, with value targets, and the totals of the mini-batch.
-        forward: runs the critic.
-        level: ``turn`` or ``token``.
         clip: how far values may move before the loss is clipped; ``None``: no limit.
-        device: where the critic is.
     """
     batch = part.batch.to(device)
     values = forward(batch.ids, batch.attention_mask).float()
@@ -112,7 +96,6 @@ def learn(
     """All micro-batches of one rank in one update.
 
     Args:
-        parts: micro-batches of this rank.
         loss_of: runs the actor on a micro-batch.
         backward: adds the gradient of a loss; gradients are **averaged** over ranks when the
             optimiser steps.

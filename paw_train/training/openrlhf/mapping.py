@@ -442,11 +442,7 @@ def setting_names() -> Iterator[str]:
 
 
 def rule_of(name: str) -> Rule:
-    """The rule of a setting: its own, or that of a group it is in.
-
-    Raises:
-        KeyError: there is none.
-    """
+    """The rule of a setting: its own, or that of a group it is in."""
     at = name
     while at not in RULES:
         at, dot, _ = at.rpartition(".")
@@ -475,11 +471,7 @@ def require_possible(settings: Settings) -> None:
 
 
 def options(settings: Settings) -> Options:
-    """The options of ``openrlhf.cli.train_ppo_ray`` that the settings stand for.
-
-    Raises:
-        ValueError: a setting cannot be done, or ``openrlhf.extra`` sets what another setting does.
-    """
+    """The options of ``openrlhf.cli.train_ppo_ray`` that the settings stand for."""
     require_possible(settings)
     result = _constant(settings)
     for name in setting_names():

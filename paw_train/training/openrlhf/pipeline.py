@@ -57,11 +57,7 @@ class RolloutPipeline(Generic[T]):
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Waits for the rollout under way; none begins inside.
-
-        Raises:
-            BaseException: the first error of a rollout.
-        """
+        """Waits for the rollout under way; none begins inside."""
         with self._changed:
             self._paused = True
             self._wait(lambda: not self._sampling)

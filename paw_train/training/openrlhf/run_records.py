@@ -23,12 +23,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class RunRecords:
-    """``metrics.jsonl``, ``validation.jsonl`` and ``failures.jsonl`` of a run.
-
-    Args:
-        folder: of the run.
-        tracking: follows the files; ``None``: nobody does.
-    """
+    """``metrics.jsonl``, ``validation.jsonl`` and ``failures.jsonl`` of a run."""
 
     def __init__(self, folder: Path, tracking: Tracking | None = None) -> None:
         self.folder = folder

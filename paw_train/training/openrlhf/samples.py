@@ -106,11 +106,7 @@ class TurnSamplesGenerator(SamplesGenerator):
         return Rollout(answer, self.sampled, seconds, version, self.prompts_dataloader.state_dict())
 
     def _policy_version(self) -> int:
-        """Of all engines.
-
-        Raises:
-            MixedPoliciesError: they differ, or weights are on their way.
-        """
+        """Of all engines."""
         versions = ray.get([engine.policy_version.remote() for engine in self.vllm_engines])
         if None in versions or len(set(versions)) != 1:
             raise MixedPoliciesError(
@@ -167,12 +163,7 @@ class TurnSamplesGenerator(SamplesGenerator):
         return self._tasks
 
     def _episodes(self, groups: Sequence[GroupLabel], rows: Sequence[str]) -> list[Any]:
-        """The responses to all episodes of some groups, in order.
-
-        Args:
-            groups: to run.
-            rows: the name of each one's row in the data set, by which upstream sorts validations.
-        """
+        """The responses to all episodes of some groups, in order."""
         episodes = [
             (row, episode)
             for row, group in zip(rows, groups, strict=True)
@@ -217,9 +208,6 @@ def run_episodes(queue: EpisodeQueue, begin: Callable[[int, int], Any]) -> list[
     Args:
         queue: nothing of it has been started.
         begin: (episode, engine) -> Ray's promise of a list of one response.
-
-    Returns:
-        The response to each episode, in the queue's order.
     """
     under_way: dict[Any, tuple[int, int]] = {}
     found: list[Any] = [None] * len(queue.groups)

@@ -37,13 +37,6 @@ def shard_update(
     Mini-batches are those of the local engine with the same seed. Inside one, rows go to the rank
     that has the fewest tokens so far, longest first. A rank with less to do gets micro-batches of a row
     without a loss, because all ranks must take part in every pass.
-
-    Args:
-        rows: of ``prepare``.
-        optimizer: number or size of the mini-batches, and the token budget of a pass.
-        ranks: data-parallel ranks.
-        seed: of the shuffle.
-        pad_id: fills rows up.
     """
     shards: list[list[RankMicroBatch]] = [[] for _ in range(ranks)]
     count = optimizer_steps(optimizer, len(rows))

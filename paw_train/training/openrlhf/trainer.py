@@ -33,10 +33,6 @@ class TakenRollouts:
 
     A checkpoint's position is then behind the rollouts that were learned from: what was sampled ahead
     is sampled anew, and no group is left out.
-
-    Args:
-        loader: that rollouts are sampled from.
-        generator: that samples them.
     """
 
     def __init__(self, loader: Any, generator: TurnSamplesGenerator) -> None:
@@ -144,7 +140,6 @@ class PaWTrainer(_Upstream):
 
         Args:
             rollout: that was learned from.
-            took: seconds of training, with what it waited for the rollout beside it.
             waited: seconds that had been waited when it began.
         """
         if rollout.version is None:

@@ -79,12 +79,7 @@ class LogprobGapError(RuntimeError):
 
 
 def require_agreement(gap: float, update: int) -> None:
-    """Raises ``LogprobGapError`` unless both engines give the sampled tokens like log-probabilities.
-
-    Args:
-        gap: mean absolute difference, nats a token.
-        update: that it was measured in; the first is 1.
-    """
+    """Raises ``LogprobGapError`` unless both engines give the sampled tokens like log-probabilities."""
     if not gap <= LARGEST_GAP:  # nor does NaN pass
         raise LogprobGapError(
             f"In update {update}, vLLM's log-probabilities of the tokens that it sampled are {gap:.3g} nats "
@@ -126,11 +121,7 @@ class AdaptedWeight:
 
 
 class WholeModel:
-    """The weights of a model with an adapter, under the names that the model below gives them.
-
-    Args:
-        model: from peft.
-    """
+    """The weights of a model with an adapter, under the names that the model below gives them."""
 
     def __init__(self, model: Any) -> None:
         self.model = model

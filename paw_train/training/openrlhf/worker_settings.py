@@ -22,11 +22,7 @@ def worker_environment(settings: Settings) -> dict[str, str]:
 
 
 def worker_settings(environment: Mapping[str, str] | None = None) -> Settings:
-    """The settings of the run that this process is a worker of.
-
-    Raises:
-        RuntimeError: it is none.
-    """
+    """The settings of the run that this process is a worker of."""
     text = (os.environ if environment is None else environment).get(VARIABLE)
     if text is None:
         raise RuntimeError(
