@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDER = Path("requirements")
 CPU_EXTRAS = [
     *["train", "eval", "server", "retrieval", "dense", "webshop", "lucene", "babyai"],
-    *["export", "sft", "tau2", "jvm", "skyrl", "test", "dev", "docs"],
+    *["export", "sft", "tau2", "jvm", "skyrl", "mcp", "test", "dev", "docs"],
 ]
 PURE_PYTHON = ["func-timeout", "pyserini"]
 """packages without a wheel that build without a compiler"""

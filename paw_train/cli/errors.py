@@ -20,6 +20,7 @@ _EXTRAS = {
     "wandb": "wandb",
     "openai": "eval",
     "openrlhf": "openrlhf",
+    "mcp": "mcp",
     "pyarrow": "parquet",
     "minari": "export",
     "PIL": "export",

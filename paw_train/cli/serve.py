@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from paw_train.cli.arguments import ENVIRONMENTS, TRAINING, Imports
+from paw_train.cli.arguments import ENVIRONMENTS, TRAINING, EnvName, EnvSettings, Imports
 from paw_train.cli.errors import CommandGroup
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ app = typer.Typer()
 services = typer.Typer(
     cls=CommandGroup,
     no_args_is_help=True,
-    help="Start a service: the WebShop site, a retriever, a gateway to any environment.",
+    help="Start a service: the WebShop site, a retriever, a gateway to any environment, MCP tools.",
     rich_markup_mode="rich",
 )
 app.add_typer(services, name="serve", rich_help_panel=ENVIRONMENTS)
@@ -279,6 +279,36 @@ def gateway(
     hosts = [host, *(allow_host or [])]
     make = partial(create_app, offer, limits, modules=modules or [], tokens=tokens, hosts=hosts)
     serve("Gateway", settings, make, verbose, drain_seconds=drain_seconds)
+
+
+@services.command("mcp")
+def mcp(
+    env: EnvName,
+    kw: EnvSettings = None,
+    http: Annotated[
+        bool, typer.Option("--http", help="Serve HTTP at /mcp instead of stdin and stdout.")
+    ] = False,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    token: Token = None,
+    no_token: NoToken = False,
+    allow_host: AllowHost = None,
+    verbose: Verbose = False,
+) -> None:
+    """Serve an environment as tools of the Model Context Protocol, to agents that speak it."""
+    from env_servers.mcp import create_app, create_server
+    from paw_gym.registration import make_text_env
+    from paw_train.cli.arguments import environment_of
+
+    env_id, settings = environment_of(env, kw)
+    make_text_env(env_id, **settings).close()  # a mistake shows before a client comes
+    served = create_server(env_id, settings)
+    if not http:
+        served.run("stdio")
+        return
+    address = settings_of(host, port, token, no_token)
+    hosts = [host, *(allow_host or [])]
+    serve(f"{env_id} over MCP", address, partial(create_app, served, address.token, hosts), verbose)
 
 
 @app.command("view", rich_help_panel=TRAINING)

@@ -334,6 +334,8 @@ COMMANDS = {
     "serve webshop --num-products 0": "num_products",
     "serve webshop --host 0.0.0.0 --no-token": "token",
     "serve webshop --port 70000": "port is between 0 and 65535",
+    "serve mcp Boxs": "There is no text environment 'Boxs'",
+    "serve mcp ALFWorld --http --host 0.0.0.0 --no-token": "token",
     "serve gateway --env Boxs": "There is no text environment 'Boxs'",
     "serve gateway --certificate nowhere.pem": "There is no PEM file nowhere.pem",
     "serve gateway --tokens-file nowhere": "nowhere",
