@@ -43,6 +43,10 @@ _OWN = {
         "paw_gym.envs.babyai:BabyAIEnv",
         "instructions in a grid of rooms, the agent's view as text: minigrid's BabyAI levels",
     ),
+    "paw_gym/Rules-v0": (
+        "paw_gym.envs.rules:RulesEnv",
+        "rooms and made-up verbs whose effects can only be learned by acting; the reward comes late",
+    ),
     "paw_gym/ScienceWorld-v0": (
         "paw_gym.envs.scienceworld:ScienceWorldEnv",
         "thirty kinds of elementary-science experiments in the original engine, on a Java virtual machine",

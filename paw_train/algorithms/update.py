@@ -144,13 +144,15 @@ class Updater:
         batches = collated(rows, self.policy.pad_id, self.settings.micro_batch_tokens)
         totals = MiniBatchTotals.count(count, batches)
         self._forget_gradients()
-        apart: dict[str, list[Tensor]] = {"policy": [], "wm": []}
+        apart: dict[str, list[Tensor]] = {"policy": [], "wm": [], "true": []}
         parts = [
             self._micro_batch(batch.to(self.policy.device), totals, apart) for batch in batches
         ]
         metrics = merge_metrics(parts)
         norms = {f"grad_norm_{k}": _norm(v) for k, v in apart.items() if v}
-        metrics |= norms
+        if self.world_model.placebo and norms.get("grad_norm_wm"):
+            self._add(apart["wm"], norms["grad_norm_true"] / norms["grad_norm_wm"])
+        metrics |= {k: v for k, v in norms.items() if k != "grad_norm_true"}
         norm = self.guarded_step()
         return {**metrics, "grad_norm": norm, "skipped": float(not math.isfinite(norm))}
 
@@ -168,10 +170,31 @@ class Updater:
         output = combined_loss(logprobs, batch, totals, self.objective, self.world_model, entropy)
         if self.settings.measure_gradients:
             self._measure(output.policy_loss, apart["policy"])
-            if output.wm_loss is not None:
-                self._measure(output.wm_loss, apart["wm"])
+        if output.wm_loss is not None and self.world_model.placebo:
+            self._measure(output.wm_loss, apart["true"])
+            self._measure(self._placebo(batch, totals), apart["wm"])
+            output.policy_loss.backward()
+            return output.metrics
+        if output.wm_loss is not None and self.settings.measure_gradients:
+            self._measure(output.wm_loss, apart["wm"])
         output.loss.backward()
         return output.metrics
+
+    def _placebo(self, batch: Batch, totals: MiniBatchTotals) -> Tensor:
+        """The world-model term on other transitions' observations."""
+        assert batch.placebo_ids is not None
+        other = replace(batch, ids=batch.placebo_ids)
+        logprobs = self.policy.logprobs(other, self.temperature)
+        objective = self.objective.replace(kl_coef=0.0, entropy_coef=0.0)
+        loss = combined_loss(logprobs, other, totals, objective, self.world_model).wm_loss
+        assert loss is not None
+        return loss
+
+    def _add(self, gradients: Sequence[Tensor], factor: float) -> None:
+        """Adds gradients that were measured apart to the parameters' own."""
+        for parameter, gradient in zip(self.weights.parameters, gradients, strict=True):
+            own = 0.0 if parameter.grad is None else parameter.grad
+            parameter.grad = own + factor * gradient
 
     def _measure(self, loss: Tensor, sums: list[Tensor]) -> None:
         """Adds the gradient of one term to ``sums``, leaving the parameters' own alone."""

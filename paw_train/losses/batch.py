@@ -31,6 +31,8 @@ class Batch:
     """[B, T] factor of each action token's surrogate"""
     wm_weight: Tensor | None = None
     """[B, T] factor of each token's world-model loss, for the whole update (Eq. 8, 10, 11)"""
+    placebo_ids: Tensor | None = None
+    """[B, T] ids with another transition's observations"""
     value_target: Tensor | None = None
     """[B, T] what a critic is to predict before an action token"""
     old_value: Tensor | None = None

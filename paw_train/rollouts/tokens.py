@@ -44,6 +44,8 @@ class TokenRow:
     """factor of each action token's surrogate"""
     wm_weight: list[float] | None = None
     """factor of each token's world-model loss, for the whole update (Eq. 8, 10, 11)"""
+    placebo_ids: list[int] | None = None
+    """``ids`` with another transition's observation (``world_model.placebo``)"""
     value_target: list[float] | None = None
     """what a critic is to predict before an action token"""
     old_value: list[float] | None = None

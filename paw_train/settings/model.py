@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from annotated_types import Ge
 from pydantic import model_validator
@@ -124,6 +124,8 @@ class CloningSettings(Group):
 
     episodes: Count = 0
     """number of expert episodes; 0: no warm start"""
+    kwargs: dict[str, Any] = {}
+    """additional arguments of the environment in the warm start only, such as other worlds"""
     episodes_per_task: Positive | None = None
     """maximum number of expert episodes per training task: with an environment that has few tasks, the warm
     start then uses fewer ``episodes``, and proportionally fewer ``steps``; null: no limit"""

@@ -137,6 +137,11 @@ class Settings(Group):
                 "objective.policy_coef is 0 and world_model.enabled is false, so nothing is learned: "
                 "set one of them."
             )
+        if self.world_model.placebo and any(m.env.mode != "window" for m in self.members):
+            raise ValueError(
+                "world_model.placebo exchanges observations, which in a dialogue would change what later "
+                "actions answer: use env.mode=window."
+            )
         if self.engine == "openrlhf" and self.world_model_learning.method != "off":
             raise ValueError(
                 f"world_model_learning.method={self.world_model_learning.method} runs on engine=local "

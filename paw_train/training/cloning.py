@@ -83,7 +83,8 @@ def mixed_expert_rows(
     rows: list[TokenRow] = []
     done = 0
     for (number, member), count in zip(members, shares, strict=True):
-        pool = make_pool(member.env, member.env.train_split, 1, 1, member_seed(seed, number))
+        env = member.env.replace(kwargs={**member.env.kwargs, **own.kwargs})
+        pool = make_pool(env, env.train_split, 1, 1, member_seed(seed, number))
         tasks = len(pool.tasks)
         if len(settings.members) > 1 and own.episodes_per_task is not None:
             count = min(count, own.episodes_per_task * tasks)

@@ -30,6 +30,7 @@ from paw_gym.transition import write_jsonl
 from paw_train.algorithms.critic import Critic
 from paw_train.algorithms.estimator import advantage_estimator
 from paw_train.algorithms.experience import collect, prepare
+from paw_train.algorithms.placebo import with_placebo
 from paw_train.algorithms.update import Updater, update_seed
 from paw_train.evaluation import evaluate_members, evaluate_to_folder
 from paw_train.policies.checkpoints import find_checkpoint, remove_checkpoint
@@ -459,7 +460,8 @@ class Run:
             kept_groups = pool.recorded(sampled, s.record.groups)
             record(self.folder, update + 1, kept_groups, transitions, prepared, self.policy, s)
         seed = update_seed(s.seed, update)
-        metrics: dict[str, Any] = updater.step(prepared.rows, update, seed)
+        rows = with_placebo(prepared.rows, seed) if s.world_model.placebo else prepared.rows
+        metrics: dict[str, Any] = updater.step(rows, update, seed)
         updater.release()
         found = {**pool.metrics(sampled), **prepared.metrics, **metrics}
         return {

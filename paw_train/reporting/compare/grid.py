@@ -39,6 +39,10 @@ class Arm:
     """dotted keys to values"""
 
 
+_SEED = '"{seed}"'
+"""a value that stands for the run's seed, as JSON writes it"""
+
+
 @dataclass(frozen=True)
 class PlannedRun:
     """One run of a grid."""
@@ -110,7 +114,9 @@ class Grid:
         values: dict[str, Any] = {"threads": 1, **self.overrides, **arm.settings}
         values |= {"seed": seed, "out": str(folder), "name": run_name(arm.name, seed)}
         values.setdefault("warm_starts", str(folder / "warm-starts"))
-        overrides = tuple(f"{key}={json.dumps(value)}" for key, value in values.items())
+        overrides = tuple(
+            f"{key}={json.dumps(value)}".replace(_SEED, str(seed)) for key, value in values.items()
+        )
         try:
             settings = load_settings(self.recipe, overrides)
             require_registered(settings)

@@ -319,6 +319,9 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             lambda v: v == "sampled",
             "is not done here yet for the full vocabulary: use sampled, the paper's.",
         ),
+        "world_model.placebo": _only(
+            "not read", lambda v: not v, "is done by the local engine alone: use engine=local."
+        ),
         "world_model": _LOSS,
         "world_model_learning.method": _only(
             "not read",
