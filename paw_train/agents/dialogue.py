@@ -1,4 +1,8 @@
-"""Dialogues of agents with their policy, each no longer than the model can read."""
+"""Dialogues of agents with their policy, each no longer than the model can read.
+
+Agents that write a dialogue of their own keep it in ``Dialogues``; those that send the environment's prompts
+ask a ``ShorteningPolicy``.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from paw_train.agents.examples import CHARACTERS_A_TOKEN
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import Message, Policy, Request, Response, Sampling, Session
-from paw_train.settings.rollout import RolloutSettings
+from paw_train.settings.rollout import PREFILL_TOKENS, RolloutSettings
 
 _SHORTENED = 6
 """times that a dialogue is shortened which a server refuses for its length"""
 _KEPT = 0.75
 """share of the room for turns that is left after some were forgotten: the dialogue then grows again for
 several turns, and what was computed for it (here, or by a server that keeps prefixes) is used again"""
+_LEFT_OUT = "\n[The oldest part of what follows is left out here.]\n"
 
 
 class Dialogue:
@@ -23,6 +28,8 @@ class Dialogue:
     Args:
         chat: the policy's chat format; ``None``: messages only.
         count: the tokens of a dialogue by the model's own tokenizer, or ``None``.
+        task: a part of the first message. If that message alone is too long, it loses what stands behind the
+            task; ``None``: it stays whole.
     """
 
     def __init__(
@@ -30,13 +37,16 @@ class Dialogue:
         chat: ChatFormat | None,
         first: str,
         count: Callable[[Sequence[Message]], int | None] | None = None,
+        task: str | None = None,
     ) -> None:
         self.chat, self._count = chat, count
         self.messages: list[Message] = [{"role": "user", "content": first}]
         self.ids: list[int] | None = chat.first(first) if chat else None
         self.forgotten = 0
         """turns that were left out"""
-        self._first = first
+        self.cut = 0
+        """characters that the first message has lost"""
+        self._first, self._task = first, task
         self._characters_a_token = float(CHARACTERS_A_TOKEN)
 
     def add_response(self, response: Response) -> None:
@@ -73,7 +83,8 @@ class Dialogue:
     def fit(self, limit: int) -> None:
         """Forgets the oldest turns of a dialogue of more than ``limit`` tokens.
 
-        The first and the newest message always stay; a quarter of the room that they leave becomes free.
+        The first and the newest message stay; a quarter of the room that they leave becomes free. If they are
+        too long, and it is known where the task stands, the one message that is left is cut.
         """
         if self.tokens <= limit:
             return
@@ -88,6 +99,26 @@ class Dialogue:
             self.messages = [{"role": "user", "content": start}, *later]
             if self.chat:
                 self.ids = self.chat.dialogue(self.messages)
+        if self._task is not None and len(self.messages) == 1:
+            self._cut_first(limit, self._task)
+
+    def _cut_first(self, limit: int, task: str) -> None:
+        """Leaves out what stands behind the task of a message that is too long: the oldest history."""
+        text = str(self.messages[0]["content"])
+        end = text.find(task) + len(task) if task in text else 0
+        start, tail = text[:end], text[end:].removeprefix(_LEFT_OUT)
+        while self.tokens > limit and len(tail) > 1:
+            lost = len(tail) // 4 + 1
+            self.cut, tail = self.cut + lost, tail[lost:]
+            self.messages = [{"role": "user", "content": f"{start}{_LEFT_OUT}{tail}"}]
+            if self.chat:
+                self.ids = self.chat.dialogue(self.messages)
+
+    @property
+    def notes(self) -> dict[str, int]:
+        """Counts of what was left out, for the transition's ``info["agent"]``."""
+        left_out = {"forgotten_turns": self.forgotten, "cut_characters": self.cut}
+        return {name: count for name, count in left_out.items() if count}
 
 
 def _characters(messages: Sequence[Message]) -> int:
@@ -108,12 +139,12 @@ class Dialogues:
     def __getitem__(self, episode: str) -> Dialogue:
         return self._dialogues[episode]
 
-    def add_message(self, episode: str, message: str) -> Dialogue:
-        """Appends a message to an episode's dialogue, or begins it; old turns are forgotten if need be."""
+    def add_message(self, episode: str, message: str, task: str | None = None) -> Dialogue:
+        """Appends a message to an episode's dialogue, or begins it; what is too old is forgotten."""
         dialogue = self._dialogues.get(episode)
         if dialogue is None:
             count = getattr(self.policy, "count_tokens", None)
-            dialogue = self._dialogues[episode] = Dialogue(self.policy.chat, message, count)
+            dialogue = self._dialogues[episode] = Dialogue(self.policy.chat, message, count, task)
         else:
             dialogue.add_message(message)
         known = getattr(self.policy, "context_tokens", None)
@@ -141,16 +172,57 @@ class Dialogues:
         return responses
 
     def _shorten(self, dialogue: Dialogue) -> bool:
-        """Forgets turns of a dialogue that was refused for its length; whether there were any.
+        """Shortens a dialogue that was refused for its length; false if nothing in it can be left out.
 
         Down to the server's limit; if the limit is unknown, or kept by our own count, by a quarter of
         that count.
         """
-        turns, room = dialogue.forgotten, dialogue.tokens - 1
+        before, room = dialogue.notes, dialogue.tokens - 1
         known = getattr(self.policy, "context_tokens", None)
         dialogue.fit(room if known is None else min(room, known - self.rollout.max_response_tokens))
-        return dialogue.forgotten > turns
+        return dialogue.notes != before
 
     def _requests(self, seeds: Mapping[str, int]) -> list[Request]:
         dialogues = ((name, seed, self._dialogues[name]) for name, seed in seeds.items())
         return [Request(name, seed, d.messages, d.ids) for name, seed, d in dialogues]
+
+
+class ShorteningPolicy(Dialogues):
+    """A policy for contexts that others write: without a tokenizer they are shortened as dialogues are.
+
+    With one, they are kept within the limit as in training (``ChatFormat.first_within``).
+
+    Args:
+        task: the task in the contexts of a request's name, which stays.
+    """
+
+    def __init__(
+        self, policy: Policy, rollout: RolloutSettings, task: Callable[[str], str]
+    ) -> None:
+        super().__init__(policy, rollout)
+        self.chat, self.trainable, self._task = policy.chat, policy.trainable, task
+
+    def session(
+        self, sampling: Sampling, growing: bool, prefill_tokens: int = PREFILL_TOKENS
+    ) -> Session:
+        """Opens the one session (see ``rollouts.policy.Policy``)."""
+        if self.chat is not None:
+            return self.policy.session(sampling, growing, prefill_tokens)
+        self._sampling, self._growing = sampling, growing
+        return self
+
+    def respond(self, requests: Sequence[Request]) -> list[Response]:
+        """See ``rollouts.policy.Session``."""
+        for request in requests:
+            name, message = request.episode, str(request.messages[-1]["content"])
+            if not self._growing:
+                self._dialogues.pop(name, None)
+            self.add_message(name, message, self._task(name))
+        responses = self.ask({r.episode: r.seed for r in requests}, self._sampling)
+        for request, response in zip(requests, responses, strict=True):
+            self[request.episode].add_response(response)
+        return responses
+
+    def left_out(self, name: str) -> dict[str, int]:
+        """The notes on the context of the last request of a name."""
+        return self[name].notes if name in self else {}

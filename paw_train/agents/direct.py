@@ -11,7 +11,8 @@ from paw_gym.internals.replies import fill_blank
 from paw_gym.pool import EnvPool
 from paw_gym.prompts import PromptTemplate
 from paw_gym.transition import Episode
-from paw_train.agents.protocol import Agent, Answer, Done, Responder, TurnAgent, View
+from paw_train.agents.dialogue import ShorteningPolicy
+from paw_train.agents.protocol import Agent, Answer, Done, Responder, TurnAgent, View, note
 from paw_train.rollouts.policy import response_seed
 from paw_train.rollouts.rollout import rollout
 
@@ -32,11 +33,26 @@ class PolicyAgent(Agent):
         done: Callable[[Sequence[Episode]], None],
     ) -> None:
         """Runs ``group_size`` episodes of each task; ``done`` takes those of one task."""
-        ended = EndedGroups(pool, done)
         # the same seed for each batch: an episode's samples do not depend on the number of episodes
         base = response_seed(seed, "rollout", 0)
-        rollout(self.policy, pool, self.rollout, base, task_ids, lambda *_: ended.report(), False)
-        ended.report()
+        reported: set[int] = set()
+
+        def task(name: str) -> str:
+            return next(e.instruction for e in pool.episodes if e.episode_id == name)
+
+        policy = ShorteningPolicy(self.policy, self.rollout, task)
+
+        def report(*_: int) -> None:
+            groups: dict[int, list[Episode]] = {}
+            for episode in pool.episodes:
+                note(episode, **policy.left_out(episode.episode_id))
+                groups.setdefault(episode.group, []).append(episode)
+            for number in sorted(groups.keys() - reported - {slot.group for slot in pool.active}):
+                reported.add(number)
+                done(groups[number])
+
+        rollout(policy, pool, self.rollout, base, task_ids, report, False)
+        report()
 
 
 class PlainAgent(PolicyAgent):
@@ -70,25 +86,6 @@ def require_reasoning(template: PromptTemplate, agent: str) -> None:
             f"The agent {agent!r} reasons before it acts, but template {template.name!r} asks for no "
             "reasoning. Choose another (env.template=NAME), or the agent 'plain'."
         )
-
-
-class EndedGroups:
-    """Reports each rollout group once all its episodes are over."""
-
-    def __init__(self, pool: EnvPool, done: Callable[[Sequence[Episode]], None]) -> None:
-        self.pool, self.done = pool, done
-        self._reported: set[int] = set()
-
-    def report(self) -> None:
-        """Hands over the groups that have ended since the last call."""
-        running = {slot.group for slot in self.pool.active}
-        groups: dict[int, list[Episode]] = {}
-        for episode in self.pool.episodes:
-            groups.setdefault(episode.group, []).append(episode)
-        for number, episodes in groups.items():
-            if number not in running and number not in self._reported:
-                self._reported.add(number)
-                self.done(episodes)
 
 
 # --- the ends of the scale -----------------------------------------------------------------------------

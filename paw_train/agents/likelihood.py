@@ -184,8 +184,7 @@ class _LikelihoodResponder:
         notes: dict[str, Any] = {"scores": rated}
         if view.episode in self._dialogues:
             dialogue = self._dialogues[view.episode]
-            if dialogue.forgotten:
-                notes["forgotten_turns"] = dialogue.forgotten
+            notes |= dialogue.notes
             dialogue.add_response(self._response(offer, action, text))
         return Answer(text, notes)
 

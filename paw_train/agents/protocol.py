@@ -238,5 +238,5 @@ def _view(pool: EnvPool, slot: Slot) -> View:
 
 def note(episode: Episode, **values: Any) -> None:
     """Adds values to ``info["agent"]`` of an episode's last step."""
-    if episode.transitions:
+    if values and episode.transitions:
         episode.transitions[-1].info.setdefault("agent", {}).update(values)

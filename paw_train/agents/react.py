@@ -114,7 +114,6 @@ class _ReactResponder:
         }
         if not view.history:
             notes["preface"] = self._preface(view)
-        if dialogue.forgotten:
-            notes["forgotten_turns"] = dialogue.forgotten
+        notes |= dialogue.notes
         dialogue.add_response(response)
         return Answer(response.text, notes)

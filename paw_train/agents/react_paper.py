@@ -251,7 +251,6 @@ class ReactPaperResponder:
         notes: dict[str, Any] = {"said": [*talk.said, [text]]}
         if not view.history:
             notes["preface"] = talk.preface
-        if forgotten := self._dialogues[view.episode].forgotten:
-            notes["forgotten_turns"] = forgotten
+        notes |= self._dialogues[view.episode].notes
         talk.said, talk.reply = [], None
         return Answer(view.template.response_for(action), notes)

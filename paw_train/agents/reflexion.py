@@ -14,11 +14,12 @@ from paw_gym.internals.replies import split_thought
 from paw_gym.pool import EnvPool
 from paw_gym.prompts import fill
 from paw_gym.transition import Episode
+from paw_train.agents.dialogue import ShorteningPolicy
 from paw_train.agents.examples import CHARACTERS_A_TOKEN, shortened
 from paw_train.agents.protocol import Agent, Done, Responder, note, run_turns
 from paw_train.agents.react import ReactAgent, ReactSettings
 from paw_train.rollouts.policy import Request, response_seed
-from paw_train.settings.base import Count, Positive
+from paw_train.settings.base import Count, Group, Positive
 
 REFLECT = """\
 You have just tried to solve a task in a text environment, and it did not succeed. Look through what \
@@ -30,6 +31,19 @@ Task: {task}
 What happened:
 {transcript}"""
 EARLIER = "\nNotes from the tries before:\n{notes}\n"
+
+
+class TrialsSettings(Group):
+    """Of agents with several trials."""
+
+    trials: Positive = 3
+    """tries at a task, the first included"""
+    memory: Count = 3
+    """notes that are kept, the latest ones"""
+    reflection_tokens: Positive = 256
+    """longest note"""
+    transcript_tokens: int = 2000
+    """of the failed trial that the model looks through, at four characters a token"""
 
 
 class TrialsAgent(Agent):
@@ -90,9 +104,10 @@ class TrialsAgent(Agent):
             name = f"{episode.episode_id}/reflect"
             number = response_seed(seed, name, len(notes[episode.task_id]))
             requests.append(Request(name, number, [message]))
-        responses = self.policy.session(sampling, False, self.rollout.prefill_tokens).respond(
-            requests
-        )
+        tasks = {f"{episode.episode_id}/reflect": episode.instruction for episode in failed}
+        policy = ShorteningPolicy(self.policy, self.rollout, tasks.__getitem__)
+        session = policy.session(sampling, False, self.rollout.prefill_tokens)
+        responses = session.respond(requests)
         again = []
         for episode, response in zip(failed, responses, strict=True):
             if response.error is not None:
@@ -120,17 +135,8 @@ class TrialsAgent(Agent):
         return lines
 
 
-class ReflexionSettings(ReactSettings):
+class ReflexionSettings(TrialsSettings, ReactSettings):
     """Of ``reflexion``: those of ``react``, and more."""
-
-    trials: Positive = 3
-    """tries at a task, the first included"""
-    memory: Count = 3
-    """notes that are kept, the latest ones"""
-    reflection_tokens: Positive = 256
-    """longest note"""
-    transcript_tokens: int = 2000
-    """of the failed trial that the model looks through, at four characters a token"""
 
 
 class ReflexionAgent(TrialsAgent, ReactAgent):

@@ -17,21 +17,15 @@ from paw_train.agents.react_paper import (
     ReactPaperSettings,
     Talk,
 )
-from paw_train.agents.reflexion import TrialsAgent
-from paw_train.settings.base import Count, Positive
+from paw_train.agents.reflexion import TrialsAgent, TrialsSettings
+from paw_train.settings.base import Positive
 
 
-class ReflexionPaperSettings(ReactPaperSettings):
+class ReflexionPaperSettings(TrialsSettings, ReactPaperSettings):
     """Of ``reflexion_paper``: those of ``react_paper``, and more."""
 
     trials: Positive = 12
     """tries at a task, the first included"""
-    memory: Count = 3
-    """notes that are kept, the latest ones"""
-    reflection_tokens: Positive = 256
-    """longest note"""
-    transcript_tokens: int = 2000
-    """of the failed trial that the model looks through, at four characters a token"""
     repeats: Positive = 3
     """a trial ends when an action has been repeated more often than this, with the same result"""
     actions: Positive | None = None

@@ -144,6 +144,8 @@ class _SearchR1Responder:
         return f"{chat.raw(ids[: self.settings.information_tokens])}\n</information>"
 
     def _answer(self, view: View, response: Response) -> Answer:
+        if response.overflow and view.history:  # the one text that is never shortened
+            return Answer(stops=True, notes={"ended": "context full"})
         if response.error is not None:
             return Answer(error=response.error)
         text, ids = self._texts[view.episode], list(response.ids)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from paw_gym.prompts import PromptTemplate
+from paw_train.agents.dialogue import ShorteningPolicy
 from paw_train.agents.direct import require_reasoning
 from paw_train.agents.protocol import Answer, Responder, TurnAgent, View
 from paw_train.rollouts.policy import Request, Response, response_seed
@@ -53,17 +54,22 @@ class SelfConsistencyAgent(TurnAgent):
         def answer(views: Sequence[View]) -> list[Answer]:
             requests = []
             for view in views:
-                found = chat.first_within(view.prompt, view.instruction, limit) if chat else None
-                ids = None if found is None else found[0]
+                task = view.instruction
+                ids = chat.first_within(view.prompt, task, limit)[0] if chat else None
                 messages = [{"role": "user", "content": view.prompt}]
                 for i in range(count):
                     name = f"{view.episode}/{i}"
                     number = response_seed(seed, name, len(view.history))
                     requests.append(Request(name, number, messages, ids))
             sampling = self.rollout.sampling(views[0].template.closing_tags)
-            session = self.policy.session(sampling, False, self.rollout.prefill_tokens)
+            tasks = {f"{v.episode}/{i}": v.instruction for v in views for i in range(count)}
+            policy = ShorteningPolicy(self.policy, self.rollout, tasks.__getitem__)
+            session = policy.session(sampling, False, self.rollout.prefill_tokens)
             given = session.respond(requests)
-            return [vote(view, given[i * count : (i + 1) * count]) for i, view in enumerate(views)]
+            answers = [vote(v, given[i * count : (i + 1) * count]) for i, v in enumerate(views)]
+            for view, voted in zip(views, answers, strict=True):
+                voted.notes |= policy.left_out(f"{view.episode}/0")
+            return answers
 
         return answer
 

@@ -94,10 +94,6 @@ def _same(row: Row, t: int, u: int) -> bool:
     return u in both and row.roles[t] == row.roles[u] and row.transitions[t] == row.transitions[u]
 
 
-def _retokenised(recording: Recording, rows: list[Row]) -> list[Row]:
-    return [_with_retokenised_turns(row, recording) for row in rows]
-
-
 def _with_retokenised_turns(row: Row, recording: Recording) -> Row:
     result = Row([], [], [], [])
     t = 0
@@ -179,10 +175,6 @@ def _truncated_as_success(recording: Recording, objective: Objective) -> Recordi
     )
 
 
-def _without_penalties(recording: Recording, objective: Objective) -> Recording:
-    return _turns(recording, lambda t: replace(t, reward=t.reward - t.penalty))
-
-
 def _other_weights(**of: str) -> Borders:
     def change(recording: Recording, objective: Objective) -> Recording:
         swapped = {name: recording.weights[source] for name, source in of.items()}
@@ -231,10 +223,6 @@ def _restart_positions(module: Any, args: tuple[Any, ...], kwargs: Any, first: i
     place = torch.arange(ids.shape[1]).expand(ids.shape)
     start = torch.where(ids == first, place, 0).cummax(-1).values
     return args, {**kwargs, "position_ids": place - start}
-
-
-def _drop_mask(module: Any, args: tuple[Any, ...], kwargs: Any, first: int) -> Any:
-    return args, {**kwargs, "attention_mask": None}
 
 
 # --- advantages and weights -------------------------------------------------------------------------
@@ -347,7 +335,7 @@ _POLICY: _Planted = {
     ),
     "retokenised_turns": (
         "Responses are tokenised again from their text",
-        Borders(rows=_retokenised),
+        Borders(rows=lambda recording, rows: [_with_retokenised_turns(r, recording) for r in rows]),
     ),
     "prefix_counted_twice": (
         "A dialogue becomes one row a turn, and earlier turns are trained again in each",
@@ -363,7 +351,7 @@ _POLICY: _Planted = {
     ),
     "attention_over_padding": (
         "Padding on the left is not masked in the attention",
-        _hooked(_drop_mask),
+        _hooked(lambda module, args, kwargs, first: (args, {**kwargs, "attention_mask": None})),
     ),
     "stale_old_logprobs": (
         "Old log-probabilities are of earlier weights than those that sampled",
@@ -383,7 +371,9 @@ _POLICY: _Planted = {
     ),
     "penalty_lost": (
         "The penalty of invalid responses is not part of the return",
-        Borders(recording=_without_penalties),
+        Borders(
+            recording=lambda r, _: _turns(r, lambda t: replace(t, reward=t.reward - t.penalty))
+        ),
     ),
     "population_deviation": (
         "Advantages are divided by the population's standard deviation (n), not the sample's (n - 1)",

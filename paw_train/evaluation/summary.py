@@ -117,15 +117,17 @@ def _turns(episodes: Sequence[Episode]) -> dict[str, Any]:
 
 
 def _forgotten(episodes: Sequence[Episode]) -> dict[str, int]:
-    """The turns that agents left out of contexts that were too long."""
-    counts = [
-        max((t.info.get("agent", {}).get("forgotten_turns", 0) for t in e.transitions), default=0)
-        for e in episodes
-    ]
+    """Turns, and parts of prompts, that were left out of contexts that were too long."""
+    notes = [[t.info.get("agent", {}) for t in e.transitions] for e in episodes]
+    counts = [max((n.get("forgotten_turns", 0) for n in of), default=0) for of in notes]
+    cut = sum("cut_characters" in n for of in notes for n in of)
     ended = sum(
         bool(e.transitions and e.transitions[-1].info.get("context_full")) for e in episodes
     )
-    return {"episodes": sum(n > 0 for n in counts), "turns": sum(counts), "ended_episodes": ended}
+    episodes_short = sum(n > 0 for n in counts)
+    return {
+        "episodes": episodes_short, "turns": sum(counts), "prompts": cut, "ended_episodes": ended
+    }  # fmt: skip
 
 
 def _rate(table: Sequence[Sequence[float]]) -> dict[str, Any]:

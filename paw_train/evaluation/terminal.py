@@ -216,6 +216,8 @@ def _forgotten(result: Mapping[str, Any]) -> list[str]:
             f"context: {forgotten['turns']} turns were left out, in {forgotten['episodes']} episodes "
             f"({reason})"
         )
+    if forgotten.get("prompts"):
+        lines.append(f"context: {forgotten['prompts']} prompts lost their oldest part ({reason})")
     if forgotten.get("ended_episodes"):
         lines.append(f"context: {forgotten['ended_episodes']} episodes ended at it ({reason})")
     return lines

@@ -521,15 +521,34 @@ def test_the_server_s_context_limit_decides_what_is_forgotten(server: Any, capsy
     assert result()["context_tokens"] == 1700
 
 
+WINDOW = ["env.mode=window", "env.history_length=12"]
+
+
 @pytest.mark.parametrize("behaviour", ["400 context", "500 context"])
-def test_a_dialogue_is_shortened_after_a_refusal_with_the_limit_or_without(
-    server: Any, capsys: Capture, behaviour: str
+@pytest.mark.parametrize(
+    ("agent", "options", "words", "left_out"),
+    [
+        ("react", [], 170, "turns"),
+        ("plain", ["env.mode=conversation"], 100, "turns"),
+        ("cot", WINDOW, 100, "prompts"),
+        ("best_of_n", ["evaluation.temperature=1", "agent.n=2", *WINDOW], 100, "prompts"),
+        ("self_consistency", ["evaluation.temperature=1", *WINDOW[1:]], 100, "prompts"),
+    ],
+)
+def test_every_agent_s_contexts_are_shortened_after_a_refusal_with_the_limit_or_without(
+    server: Any,
+    capsys: Capture,
+    behaviour: str,
+    agent: str,
+    options: list[str],
+    words: int,
+    left_out: str,
 ) -> None:
-    server.behaviour, server.context_limit = behaviour, 170  # words
-    code, output, _ = evaluate(capsys, server, "react", *LONG)
+    server.behaviour, server.context_limit = behaviour, words
+    code, output, _ = evaluate(capsys, server, agent, *LONG, *options)
     assert code == 0, output
     assert result()["success_rate"] == 1.0
-    assert result()["forgotten"]["turns"] > 0
+    assert result()["forgotten"][left_out] > 0
     assert "the model refused longer contexts" in output
 
 

@@ -248,7 +248,7 @@ def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("[wandb]", "tracking=wandb needs the package 'wandb'"),
         ("[tensorboard,wandb]", 'pip install ".[wandb]"'),
-        ("[tensorbord]", "tracking: 'tensorbord' is no tracker. Did you mean 'tensorboard'"),
+        ("[tensorbord]", "There is no tracker 'tensorbord'. Did you mean 'tensorboard'"),
         ("[tensorboard,tensorboard]", "tracking: 'tensorboard' is named twice"),
         ("wandb", "tracking: expected list"),
     ],

@@ -22,7 +22,11 @@ def planted(fault: str) -> Any:
     """A context in which the shared code has a fault of ``faults.FAULTS``; ``None``: no line here has it."""
     places: dict[str, tuple[Any, str, Any]] = {
         "clip_on_wrong_side": (objective, "clipped_surrogate", _larger_of_both),
-        "k1_for_k3": (objective, "k3_divergence", _k1),
+        "k1_for_k3": (
+            objective,
+            "k3_divergence",
+            lambda logp, ref, mask: torch.where(mask, logp - ref, 0.0),
+        ),
         "population_deviation": (group_statistics, "deviation", _population_deviation),
         "padding_in_mean": (MiniBatchTotals, "count", _counting_padding(MiniBatchTotals.count)),
         "attention_over_padding": (scoring, "collate", _padded_left(scoring.collate)),
@@ -37,10 +41,6 @@ def _larger_of_both(
     free, held = -ratio * values, -ratio.clamp(1 - low, 1 + high) * values
     loss = torch.where(mask, torch.minimum(free, held), 0.0)
     return Surrogate(loss, ratio, (held < free) & mask)
-
-
-def _k1(logp: Tensor, reference: Tensor, mask: Tensor) -> Tensor:
-    return torch.where(mask, logp - reference, 0.0)
 
 
 def _population_deviation(

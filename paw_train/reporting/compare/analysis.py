@@ -113,7 +113,8 @@ def compare(
         primary: the arm whose difference was named beforehand as the one that decides; its p-value is not
             adjusted, and does not count in the adjustment of the others.
     """
-    by_arm = {arm: _by_seed(arm, runs) for arm in baselines}
+    ordered = sorted(runs, key=lambda run: run.seed)
+    by_arm = {arm: {r.seed: r for r in ordered if r.arm == arm} for arm in baselines}
     done = [arm for arm in baselines if by_arm[arm]]
     differences = [
         d for arm in done if arm != baselines[arm] for d in _difference(arm, baselines[arm], by_arm)
@@ -139,10 +140,6 @@ def compare(
         )
     further = tuple(_secondary(baselines, by_arm))
     return Comparison(baseline, summaries, final, tuple(notes), further)
-
-
-def _by_seed(arm: str, runs: Sequence[RunResult]) -> dict[int, RunResult]:
-    return {c.seed: c for c in sorted(runs, key=lambda c: c.seed) if c.arm == arm}
 
 
 def _summary(arm: str, by_seed: Mapping[int, RunResult]) -> ArmSummary:

@@ -36,25 +36,22 @@ class Rule:
     """(value, all settings) -> why this engine cannot do it, and what to do instead"""
 
 
-def _option(name: str) -> Rule:
-    return Rule(f"--{name}", lambda value, _: {name: value})
-
-
-def _ours(note: str) -> Rule:
-    return Rule(note)
+def _option(*names: str) -> Rule:
+    text = ", ".join(f"--{name}" for name in names)
+    return Rule(text, lambda value, _: dict.fromkeys(names, value))
 
 
 def _only(note: str, allowed: Callable[[Any], bool], instead: str) -> Rule:
     return Rule(note, None, lambda value, _: None if allowed(value) else instead)
 
 
-_AGENT = _ours("the agent executor, in each vLLM engine")
-_MAKER = _ours("the experience maker: paw_train.algorithms.experience.prepare")
-_LOSS = _ours("the actor trainer: paw_train.losses.objective.combined_loss")
-_SHARDS = _ours("the experience maker: shards the update over the ranks")
-_EVAL = _ours("the evaluation panel, run by the agent executor")
-_UNUSED = _ours("belongs to an option that is not in use; ignored")
-_RATE = _ours("the actor trainer: sets the rate of each update")
+_AGENT = Rule("the agent executor, in each vLLM engine")
+_MAKER = Rule("the experience maker: paw_train.algorithms.experience.prepare")
+_LOSS = Rule("the actor trainer: paw_train.losses.objective.combined_loss")
+_SHARDS = Rule("the experience maker: shards the update over the ranks")
+_EVAL = Rule("the evaluation panel, run by the agent executor")
+_UNUSED = Rule("belongs to an option that is not in use; ignored")
+_RATE = Rule("the actor trainer: sets the rate of each update")
 
 
 def _constant(settings: Settings) -> Options:
@@ -100,19 +97,11 @@ def _layout(colocate: str, settings: Settings) -> Options:
     }
 
 
-def _attention(value: str | None, settings: Settings) -> Options:
-    return {"ds.attn_implementation": value or FLASH_ATTENTION}
-
-
 def packs(settings: Settings) -> bool:
     """True if sequences of a micro-batch go into one row without padding."""
     if settings.openrlhf.packing is not None:
         return settings.openrlhf.packing
     return (settings.model.attention or FLASH_ATTENTION).startswith("flash_attention")
-
-
-def _packing(value: bool | None, settings: Settings) -> Options:
-    return {"ds.packing_samples": packs(settings)}
 
 
 def _validation(every: int, settings: Settings) -> Options:
@@ -159,14 +148,6 @@ def _critic(value: Any, settings: Settings) -> Options:
     }
 
 
-def _nodes(value: int, _: Settings) -> Options:
-    return {"actor.num_nodes": value, "ref.num_nodes": value}
-
-
-def _gpus(value: int, _: Settings) -> Options:
-    return {"actor.num_gpus_per_node": value, "ref.num_gpus_per_node": value}
-
-
 def _lora_alpha(value: float | None, settings: Settings) -> Options:
     rank = settings.model.lora.rank
     return {"ds.lora.alpha": int(2 * rank if value is None else value)} if rank else {}
@@ -195,22 +176,22 @@ def _default_vllm(value: Any, settings: Settings) -> str | None:
 
 RULES: Mapping[str, Rule] = MappingProxyType(
     {
-        "name": _ours("names the folder of the run"),
-        "note": _ours("of the report"),
-        "out": _ours("the folder of the run is in it"),
+        "name": Rule("names the folder of the run"),
+        "note": Rule("of the report"),
+        "out": Rule("the folder of the run is in it"),
         "seed": _option("train.seed"),
         "threads": _only(
             "not read",
             lambda v: v is None,
             "is of one process. Set OMP_NUM_THREADS where the Ray cluster is started.",
         ),
-        "updates": _ours("rows of the data set: one for each group of each update"),
+        "updates": Rule("rows of the data set: one for each group of each update"),
         "checkpoint_every": _option("ckpt.save_steps"),
-        "keep_episodes": _ours("of the report of one-machine runs; not read"),
-        "record": _ours("of one-machine runs; not read"),
-        "tracking": _ours("trackers follow the run's files; tensorboard: --logger.tensorboard_dir"),
-        "tracking_project": _ours("of the trackers"),
-        "engine": _ours("chooses this engine"),
+        "keep_episodes": Rule("of the report of one-machine runs; not read"),
+        "record": Rule("of one-machine runs; not read"),
+        "tracking": Rule("trackers follow the run's files; tensorboard: --logger.tensorboard_dir"),
+        "tracking_project": Rule("of the trackers"),
+        "engine": Rule("chooses this engine"),
         "warm_starts": _only(
             "not read",
             lambda v: v is None,
@@ -238,7 +219,10 @@ RULES: Mapping[str, Rule] = MappingProxyType(
                 else f"is {v!r}, but OpenRLHF's vLLM engines are bfloat16: use bfloat16."
             ),
         ),
-        "model.attention": Rule("--ds.attn_implementation", _attention),
+        "model.attention": Rule(
+            "--ds.attn_implementation",
+            lambda value, _: {"ds.attn_implementation": value or FLASH_ATTENTION},
+        ),
         "model.lora.base": _only(
             "not read",
             lambda v: v is None,
@@ -263,7 +247,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
                 else f"is {v}, but OpenRLHF takes whole numbers only."
             ),
         ),
-        "model.lora.dropout": _ours("of the warm start; in RL there is none"),
+        "model.lora.dropout": Rule("of the warm start; in RL there is none"),
         "model.lora.targets": Rule("--ds.lora.target_modules", _lora_targets),
         "model.gradient_checkpointing": _option("actor.gradient_checkpointing_enable"),
         "model.reference_offload": _option("ref.offload"),
@@ -284,8 +268,8 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "rollout.max_response_tokens": _option("rollout.max_new_tokens"),
         "rollout.max_context_tokens": _option("data.max_len"),
         "rollout.stop_at_tags": _AGENT,
-        "rollout.prefill_tokens": _ours("vLLM decides; not read"),
-        "rollout.engine": _ours("vLLM samples here, whatever its value"),
+        "rollout.prefill_tokens": Rule("vLLM decides; not read"),
+        "rollout.engine": Rule("vLLM samples here, whatever its value"),
         "rollout.vllm": Rule("not read", None, _default_vllm),
         "rollout.branching.branches": _only(
             "not read",
@@ -306,8 +290,8 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "algorithm.lam": _MAKER,
         "algorithm.level": _MAKER,
         "algorithm.group_baseline": _MAKER,
-        "algorithm.dynamic_sampling": _ours("the sampling of an update's episodes"),
-        "algorithm.critic.value_clip": _ours(
+        "algorithm.dynamic_sampling": Rule("the sampling of an update's episodes"),
+        "algorithm.critic.value_clip": Rule(
             "the critic's trainer: paw_train.algorithms.critic.value_loss"
         ),
         "algorithm.critic": Rule("--critic.*", _critic),
@@ -348,7 +332,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "optimizer.minibatches": _SHARDS,
         "optimizer.minibatch_size": _SHARDS,
         "optimizer.micro_batch_tokens": _SHARDS,
-        "optimizer.max_skipped": _ours(
+        "optimizer.max_skipped": Rule(
             "stricter: the first loss that is not finite ends the run, with a checkpoint before it"
         ),
         "optimizer.measure_gradients": _only(
@@ -366,25 +350,28 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             "score is not done here: this engine keeps the last checkpoints. Use success_rate.",
         ),
         "evaluation.seed": _EVAL,
-        "evaluation.split": _ours("paw eval, after the run"),
-        "evaluation.tasks": _ours("paw eval, after the run"),
-        "evaluation.plays": _ours("paw eval, after the run"),
-        "evaluation.batch": _ours("vLLM decides; not read"),
-        "openrlhf.nodes": Rule("--actor.num_nodes, --ref.num_nodes", _nodes),
-        "openrlhf.gpus_per_node": Rule("--actor.num_gpus_per_node and the reference's", _gpus),
+        "evaluation.split": Rule("paw eval, after the run"),
+        "evaluation.tasks": Rule("paw eval, after the run"),
+        "evaluation.plays": Rule("paw eval, after the run"),
+        "evaluation.batch": Rule("vLLM decides; not read"),
+        "openrlhf.nodes": _option("actor.num_nodes", "ref.num_nodes"),
+        "openrlhf.gpus_per_node": _option("actor.num_gpus_per_node", "ref.num_gpus_per_node"),
         "openrlhf.colocate": Rule(
             "--train.colocate_all, --train.colocate_actor_ref and both sleep modes", _layout
         ),
-        "openrlhf.engines": _ours("--vllm.num_engines, by openrlhf.colocate"),
+        "openrlhf.engines": Rule("--vllm.num_engines, by openrlhf.colocate"),
         "openrlhf.tensor_parallel": _option("vllm.tensor_parallel_size"),
         "openrlhf.gpu_memory": _option("vllm.gpu_memory_utilization"),
-        "openrlhf.max_resident_episodes": _ours("the dispatch of episodes to engines"),
-        "openrlhf.environment_workers": _ours("the processes that run episodes"),
+        "openrlhf.max_resident_episodes": Rule("the dispatch of episodes to engines"),
+        "openrlhf.environment_workers": Rule("the processes that run episodes"),
         "openrlhf.enforce_eager": _option("vllm.enforce_eager"),
         "openrlhf.prefix_caching": _option("vllm.enable_prefix_caching"),
         "openrlhf.zero_stage": _option("ds.zero_stage"),
         "openrlhf.adam_offload": _option("ds.adam_offload"),
-        "openrlhf.packing": Rule("--ds.packing_samples; null: with flash attention", _packing),
+        "openrlhf.packing": Rule(
+            "--ds.packing_samples; null: with flash attention",
+            lambda _, settings: {"ds.packing_samples": packs(settings)},
+        ),
         "openrlhf.liger": _option("ds.use_liger_kernel"),
         "openrlhf.sync_backend": _option("vllm.sync_backend"),
         "openrlhf.checksum_every": Rule(
@@ -418,9 +405,9 @@ RULES: Mapping[str, Rule] = MappingProxyType(
                 "openrlhf.old_logprobs=rollout takes only vLLM's: use null there, or old_logprobs=actor."
             ),
         ),
-        "openrlhf.restarts": _ours("what starts the run"),
-        "openrlhf.gpu": _ours("the plan"),
-        "openrlhf.extra": _ours("as given"),
+        "openrlhf.restarts": Rule("what starts the run"),
+        "openrlhf.gpu": Rule("the plan"),
+        "openrlhf.extra": Rule("as given"),
     }
 )
 """dotted name of a setting, or of a group of them: its rule; the longest name that fits counts"""
