@@ -16,7 +16,7 @@ LINES = {
     "env_servers": 3_675,
     "benchmarks": 4_000,
     "scripts": 900,
-    "tests": 42_430,
+    "tests": 42_540,
 }
 """most lines of Python"""
 PAGES, WORDS, README = 24, 46_000, 110
