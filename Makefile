@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := -m pip --disable-pip-version-check install --quiet --no-deps
 CLUSTER_VENV ?= .venv-openrlhf
 # Frameworks whose requirements exclude each other: each in .venv-NAME, for its adapter's tests.
-FRAMEWORKS := openenv verifiers
+FRAMEWORKS := inspect openenv verifiers
 RECIPE ?= embedded
 WORKERS ?= 2
 # Arguments for the program behind a target: make train ARGS="updates=5", make test ARGS="-k pool"
@@ -50,7 +50,7 @@ test-original: $(VENV)/.original ## the original engines of ALFWorld and TextWor
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m original $(ARGS)
 
 test-adapters: export HF_HUB_OFFLINE ?= 1
-test-adapters: $(FRAMEWORKS:%=.venv-%/.ready) ## the adapters of OpenEnv and verifiers, each with its framework
+test-adapters: $(FRAMEWORKS:%=.venv-%/.ready) ## the adapters of Inspect, OpenEnv and verifiers, each with its framework
 	@set -e; for name in $(FRAMEWORKS); do \
 		echo "== $$name"; .venv-$$name/bin/python -m pytest tests/adapters/test_$$name.py $(ARGS); done
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
+import threading
+import time
 import traceback
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -37,6 +42,10 @@ class Snapshot:
     """transitions of the episode at the time"""
     state: Mapping[str, Any]
     """of ``AgentInterface.save_state``"""
+
+
+class OutOfTimeError(TimeoutError):
+    """An episode's environment has had all of its time."""
 
 
 class EnvPool:
@@ -84,6 +93,11 @@ class EnvPool:
         self._envs: list[AgentInterface] = [self._new_env()]
         self.active: list[Slot] = []
         self.episodes: list[Episode] = []
+        self.episode_seconds: float | None = None
+        """most wall time of an episode's environment, reset and steps together. The step that uses it up
+        ends the episode, truncated; a reset that does fails it"""
+        self._spent: defaultdict[int, float] = defaultdict(float)
+        """seconds of each episode's environment"""
 
     def _new_env(self) -> AgentInterface:
         env = self._make()
@@ -131,6 +145,7 @@ class EnvPool:
         while len(self._envs) < len(task_ids) * size:
             self._envs.append(self._new_env())
         self.active, self.episodes = [], []
+        self._spent.clear()
         places = [(index, *divmod(index, size)) for index in range(len(task_ids) * size)]
         seeds = [self._seed_of(task_ids[group]) for _, group, _ in places]
         self._fetch_ahead(
@@ -166,9 +181,12 @@ class EnvPool:
     def _start(self, index: int, group: int, member: int, task_id: str, seed: int) -> None:
         env = self._envs[index]
         name = f"{task_id}#{seed:08x}-{member}"
+        options = {"task_id": task_id, "episode_id": name}
         try:
-            prompt, info = env.reset(seed=seed, options={"task_id": task_id, "episode_id": name})
-        except Exception:  # whatever an environment raises fails its own episode only
+            prompt, info = self._timed(index, lambda: env.reset(seed=seed, options=options))
+        except Exception as error:  # whatever an environment raises fails its own episode only
+            if isinstance(error, OutOfTimeError):
+                self._envs[index] = self._new_env()
             failed = Episode(env.env_id, task_id, name, group=group, error=traceback.format_exc())
             self.episodes.append(failed)
             return
@@ -189,7 +207,8 @@ class EnvPool:
         self._fetch_ahead(
             (env, "step", (env.template.read_response(by_index[slot.index]).action,))
             for slot in self.active
-            if hasattr((env := self._envs[slot.index]).text_env, "fetch_ahead")
+            if self.episode_seconds is None  # else each has its own time
+            and hasattr((env := self._envs[slot.index]).text_env, "fetch_ahead")
         )
         self.active = [slot for slot in self.active if self._advance(slot, by_index[slot.index])]
         return self.active
@@ -211,13 +230,29 @@ class EnvPool:
     def _advance(self, slot: Slot, response: str) -> bool:
         env = self._envs[slot.index]
         try:
-            slot.prompt, _, terminated, truncated, slot.info = env.step(response)
+            answer = self._timed(slot.index, lambda: env.step(response))
+            slot.prompt, _, terminated, truncated, slot.info = answer
+        except OutOfTimeError:
+            slot.prompt, last = "", env.unanswered(response)
+            slot.episode.transitions.append(replace(last, info={**last.info, "timed_out": True}))
+            self._envs[slot.index] = self._new_env()
+            return False
         except Exception:  # see _start
             slot.episode.error = traceback.format_exc()
             self._envs[slot.index] = self._new_env()
             return False
         slot.episode.transitions.append(slot.info["transition"])
         return not (terminated or truncated)
+
+    def _timed(self, index: int, call: Callable[[], Any]) -> Any:
+        """Calls an environment with what is left of its episode's time."""
+        if self.episode_seconds is None:
+            return call()
+        began = time.monotonic()
+        try:
+            return within(self.episode_seconds - self._spent[index], call)
+        finally:
+            self._spent[index] += time.monotonic() - began
 
     def snapshot(self, slot: Slot) -> Snapshot:
         """The exact state of a running episode, to ``fork`` from at any later time.
@@ -305,3 +340,34 @@ def cannot_branch(env: AgentInterface, done: str, error: Exception) -> ValueErro
         f"({type(error).__name__}: {error}). Its save_state and restore_state must be exact; `paw check` "
         "tests them."
     )
+
+
+def within(seconds: float, call: Callable[[], Any]) -> Any:
+    """Makes a call in a thread of its own, and leaves it alone when it takes too long.
+
+    A thread cannot be ended from outside. One in Python code is told to stop by an exception; one that
+    waits in the system or in compiled code goes on until that returns, and does not keep the process
+    alive. Compiled code that holds Python's lock stops this process too, whatever the limit.
+
+    Raises:
+        OutOfTimeError: it took longer.
+    """
+    answers: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
+
+    def run() -> None:
+        try:
+            answers.put((call(), None))
+        except BaseException as error:  # raised where it was called
+            answers.put((None, error))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        answer, error = answers.get(timeout=max(0.0, seconds))
+    except Empty:
+        stop = ctypes.c_ulong(thread.ident or 0), ctypes.py_object(OutOfTimeError)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(*stop)
+        raise OutOfTimeError(f"The environment took longer than {seconds:.3g} s.") from None
+    if error is not None:
+        raise error
+    return answer

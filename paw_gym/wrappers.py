@@ -216,6 +216,27 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
             {**self._present(), "transition": transition},
         )
 
+    def unanswered(self, response: str) -> Transition:
+        """The transition of a response that the environment never answered: the episode's last."""
+        action = self.template.read_response(response).action
+        return Transition(
+            env_id=self.env_id,
+            task_id=self._info["task_id"],
+            episode_id=self._episode_id,
+            step=len(self._history),
+            prompt=self._prompt,
+            observation=self._observation,
+            response=response,
+            action=action,
+            reward=self.reward_of(0.0, False, True),
+            next_observation="",
+            terminated=False,
+            truncated=True,
+            action_is_valid=True,
+            info={"env_reward": 0.0, "penalty": 0.0, "success": False, "score": 0.0},
+            parent=self._parent,
+        )
+
     def reward_of(self, env_reward: float, success: bool, valid: bool) -> float:
         """The agent's reward of a step, from the environment's own."""
         bonus = self.settings.success_reward

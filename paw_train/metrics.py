@@ -287,6 +287,14 @@ _ALL = (
         optional=True,
     ),
     Metric(
+        "timed_out_episodes",
+        _COST,
+        "Failed episodes",
+        "ended by rollout.episode_seconds",
+        label="timed out",
+        optional=True,
+    ),
+    Metric(
         "seconds_rollout",
         _COST,
         "Seconds per update",

@@ -63,6 +63,7 @@ SETS: dict[str, tuple[list[str], list[str]]] = {
     ),
     "cluster-cpu": ([], SOURCE),
     "audit": ([], UNIVERSAL),
+    "inspect": (["inspect", "test"], UNIVERSAL),
     "openenv": (["openenv", "test"], UNIVERSAL),
     "verifiers": (["verifiers", "test"], UNIVERSAL),
 }

@@ -20,6 +20,7 @@ _EXTRAS = {
     "wandb": "wandb",
     "openai": "eval",
     "openrlhf": "openrlhf",
+    "inspect_ai": "inspect",
     "mcp": "mcp",
     "pyarrow": "parquet",
     "minari": "export",

@@ -99,6 +99,12 @@ def evaluate(
         bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
+    log: Annotated[
+        str | None,
+        typer.Option(
+            help="[cyan]inspect[/cyan]: write result.eval for [cyan]inspect view[/cyan] too."
+        ),
+    ] = None,
 ) -> None:
     """Measure success on a fixed panel of tasks, with 95 % intervals, per task type.
 
@@ -108,6 +114,8 @@ def evaluate(
     these evaluations has no result.
     """
     import_modules(modules)
+    if log not in (None, "inspect"):
+        raise ValueError(f"--log is inspect, got {log!r}.")
     given = overrides or []
     models = [model, *(a for a in given if "=" not in a or Path(a).is_dir())]
     settings = [a for a in given if a not in models[1:]]
@@ -115,6 +123,8 @@ def evaluate(
     panels: list[str | None] = (
         [None] if panel is None else [name.strip() for name in panel.split(",")]
     )
+    if log and not len(models) == len(panels) == 1:
+        raise ValueError("--log inspect is of one evaluation: give one model and one panel.")
     if dry_run:
         _estimate(models, settings, agent, panels, seeds, as_json, quiet)
         return
@@ -126,6 +136,10 @@ def evaluate(
     if single:
         path = evaluate_from_args(model, settings, out, agent, panel, seeds, silent, fresh)
         results, failed = [json.loads(path.read_text(encoding="utf-8"))], []
+        if log:
+            from paw_train.integrations.inspect import write_log
+
+            write_log(path)
     else:
         from paw_train.evaluation.program import evaluate_several
 

@@ -109,6 +109,7 @@ class EpisodeRunner:
         seed: int,
     ) -> None:
         self.policy, self.pool, self.settings, self.seed = policy, pool, settings, seed
+        pool.episode_seconds = settings.episode_seconds
         self.recorder = TokenRecorder(policy.chat, pool) if policy.chat else None
         self.trajectories: list[Trajectory] = []
         """of every episode of the pool, in the pool's order"""
@@ -171,6 +172,11 @@ class EpisodeRunner:
         if keep_tokens and self.recorder:
             _hand_over(self.trajectories, self.recorder.rows)
         return self.trajectories
+
+
+def timed_out(episode: Episode) -> bool:
+    """True if an episode's environment used up ``rollout.episode_seconds``."""
+    return bool(episode.transitions and episode.transitions[-1].info.get("timed_out"))
 
 
 def sampled_tokens(trajectories: Sequence[Trajectory]) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 from paw_gym.internals.files import append_jsonl, truncate_jsonl
 from paw_train.algorithms.experience import informative_groups
-from paw_train.rollouts.rollout import Trajectory
+from paw_train.rollouts.rollout import Trajectory, timed_out
 
 EVENTS = "events.jsonl"
 """in a run's folder: settings that changed on the way, and lines of its logs that were lost"""
@@ -55,6 +55,7 @@ def outcome_metrics(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
         "invalid_rate": sum(not t.action_is_valid for t in steps) / max(1, len(steps)),
         "refused_rate": sum(t.refused for t in steps) / max(1, len(steps)),
         "failed_episodes": len(trajectories) - len(episodes),
+        "timed_out_episodes": sum(map(timed_out, episodes)),
         "prompt_cut_rate": _cut(trajectories) / max(1, len(steps)),
         **_groups(trajectories),
     }

@@ -209,8 +209,9 @@ def run_failure(
         first_contact: nothing was ever answered there, and asking again did not help.
         refusal: what refusals mean, by status.
     """
-    import httpx
+    from paw_train.policies.endpoint.transport import http_library
 
+    httpx = http_library()
     url, proxy = route.shown, route.proxy_name
     directly = f"NO_PROXY={route.host} asks the server directly."
     cause = error.__cause__

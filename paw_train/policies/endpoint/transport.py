@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import email.utils
+import importlib
 import ipaddress
 import random
 import re
@@ -12,13 +13,10 @@ import urllib.request
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from paw_train.settings.endpoint import EndpointSettings
-
-if TYPE_CHECKING:
-    import httpx
 
 LONGEST_ASKED = 600.0
 """seconds; a server that asks for a longer pause (an account's day is over) ends the run as a budget does"""
@@ -46,12 +44,12 @@ class Route:
     host: str = ""
     """the server's, as ``NO_PROXY`` would name it"""
 
-    def client(self) -> httpx.AsyncClient:
+    def client(self) -> Any:
         """A client that goes this way."""
-        import httpx
         from openai import DefaultAsyncHttpxClient
         from openai._constants import DEFAULT_CONNECTION_LIMITS
 
+        httpx = http_library()
         try:
             transport = httpx.AsyncHTTPTransport(proxy=self.proxy, limits=DEFAULT_CONNECTION_LIMITS)
         except (ValueError, ImportError, httpx.InvalidURL) as error:
@@ -63,10 +61,17 @@ class Route:
         return DefaultAsyncHttpxClient(transport=transport, params=self.query)
 
 
+def http_library() -> Any:
+    """The module that the installed OpenAI client makes requests with: httpx, or since 3.0 httpx2."""
+    from openai import DefaultAsyncHttpxClient
+
+    bases = (base for base in DefaultAsyncHttpxClient.__mro__ if base.__name__ == "AsyncClient")
+    return importlib.import_module(next(bases).__module__.partition(".")[0])
+
+
 def route_to(url: str) -> Route:
     """The way to an address."""
-    import httpx
-
+    httpx = http_library()
     try:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:

@@ -52,7 +52,8 @@ class Alarm:
     """A stretch of updates over which a rule held."""
 
     kind: str
-    """``success``, ``invalid``, ``entropy``, ``groups``, ``penalties``, ``validation`` or ``world_model``"""
+    """``success``, ``invalid``, ``entropy``, ``groups``, ``penalties``, ``validation``, ``time`` or
+    ``world_model``"""
     title: str
     text: str
     """the numbers, in a sentence"""
@@ -82,7 +83,7 @@ def find_alarms(records: Records, wm_loss: str | None = None) -> list[Alarm]:
         wm_loss: the run's world-model loss (``cmae``, ...); ``None``: it has none.
     """
     found = [*_success(records), *_invalid(records), *_entropy(records), *_groups(records)]
-    found += _penalties(records) + _validation(records)
+    found += _penalties(records) + _validation(records) + _timed_out(records)
     if wm_loss in _BOUNDED:
         found += _world_model(records)
     return sorted(found, key=lambda alarm: alarm.first)
@@ -197,6 +198,22 @@ def _validation(records: Records) -> list[Alarm]:
             title = "Validation is far below training"
             found.append(Alarm("validation", title, text, first, int(update), True))
     return [replace(alarm, ongoing=below and alarm is found[-1]) for alarm in found]
+
+
+def _timed_out(records: Records) -> list[Alarm]:
+    counts = {
+        int(record["update"]): int(count)
+        for record in records
+        if (count := number(record.get("timed_out_episodes"))) and number(record.get("update"))
+    }
+    if not counts:
+        return []
+    text = (
+        f"{sum(counts.values())} in {len(counts)} updates: their environments used up "
+        "rollout.episode_seconds, and they count as failed."
+    )
+    last, newest = max(counts), number(records[-1].get("update"))
+    return [Alarm("time", "Episodes ran out of time", text, min(counts), last, last == newest)]
 
 
 def _world_model(records: Records) -> list[Alarm]:

@@ -25,7 +25,7 @@ from paw_train.environments import agent_env_maker, training_env
 from paw_train.policies.vllm.engine import VLLMSession
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import Request, Response, Sampling
-from paw_train.rollouts.rollout import Trajectory, rollout
+from paw_train.rollouts.rollout import Trajectory, rollout, timed_out
 from paw_train.settings import Settings
 from paw_train.settings.rollout import PREFILL_TOKENS
 from paw_train.training.openrlhf.episodes import GroupLabel, response
@@ -147,7 +147,8 @@ class EpisodeRunner:
             [label.task_id],
         )
         trajectory.episode.group = label.group
-        self._give_back(label, env, trajectory.episode.error is not None)
+        episode = trajectory.episode
+        self._give_back(label, env, episode.error is not None or timed_out(episode))
         return trajectory
 
     def _rollout_settings(self, label: GroupLabel) -> Any:

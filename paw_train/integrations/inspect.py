@@ -1,0 +1,300 @@
+"""Inspect: every panel as a task, our agents as solvers, our scorer, and its logs from our results.
+
+    inspect eval paw/alfworld_valid_seen --model openai/gpt-5 --solver paw/react
+
+Importing this module registers them; Inspect does so by the entry point ``paw``. A solver runs the episode
+that ``paw eval`` runs, and takes its responses from Inspect's model, so that both measure the same.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import anyio
+from inspect_ai import Task, task
+from inspect_ai._util.registry import registry_add, registry_info
+from inspect_ai.dataset import MemoryDataset, Sample
+from inspect_ai.log import (
+    EvalConfig,
+    EvalDataset,
+    EvalLog,
+    EvalMetric,
+    EvalResults,
+    EvalSample,
+    EvalScore,
+    EvalSpec,
+    write_eval_log,
+)
+from inspect_ai.model import (
+    ChatMessage,
+    ChatMessageAssistant,
+    ChatMessageSystem,
+    ChatMessageUser,
+    GenerateConfig,
+    ModelOutput,
+    get_model,
+)
+from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr
+from inspect_ai.solver import Generate, Solver, TaskState, solver
+
+from paw_gym import __version__
+from paw_gym.internals.validation import reason_of
+from paw_gym.transition import Episode, read_jsonl
+from paw_train.agents import AGENTS, agent_class
+from paw_train.agents.metering import MeteredPool
+from paw_train.environments import agent_env_maker
+from paw_train.evaluation.panels import PANELS
+from paw_train.evaluation.program import make_job
+from paw_train.evaluation.runner import UNKNOWN_CONTEXT, Plan, environment_seeds, prepare
+from paw_train.policies.endpoint.answers import finish_text
+from paw_train.rollouts.policy import Request, Response, Sampling, spoken
+
+_EPISODE = "episode"
+"""key of a sample's store"""
+_REASONS = {"max_tokens": "length", "model_length": "length"}
+"""Inspect's names of what ends a response, as OpenAI calls them; others are called the same"""
+_MESSAGES: dict[str, Callable[..., ChatMessage]] = {
+    "system": ChatMessageSystem,
+    "user": ChatMessageUser,
+    "assistant": ChatMessageAssistant,
+}
+
+
+class InspectPolicy:
+    """Inspect's model as a policy, and its own session; asked from a thread of an Inspect solver."""
+
+    chat = None
+    trainable = False
+
+    def __init__(self, sampling: Sampling | None = None) -> None:
+        self.sampling = sampling or Sampling()
+
+    def session(self, sampling: Sampling, growing: bool, prefill_tokens: int = 0) -> InspectPolicy:
+        return InspectPolicy(sampling)
+
+    def respond(self, requests: Sequence[Request]) -> list[Response]:
+        """See ``rollouts.policy.Session``; what the model raises ends the sample."""
+        return [anyio.from_thread.run(self._answer, request) for request in requests]
+
+    async def _answer(self, request: Request) -> Response:
+        if request.tools:
+            raise ValueError("agent.action_format=tools: Inspect's models act in tags here.")
+        s = self.sampling
+        config = GenerateConfig(
+            temperature=s.temperature,
+            max_tokens=s.max_tokens,
+            stop_seqs=list(s.stop) or None,
+            top_p=s.top_p if s.top_p < 1 else None,
+            top_k=s.top_k or None,
+            seed=request.seed % 2**31 if s.temperature > 0 else None,
+        )
+        messages = [_MESSAGES[m["role"]](content=m["content"]) for m in spoken(request.messages)]
+        output = await get_model().generate(messages, config=config)
+        reason = _REASONS.get(str(output.stop_reason), output.stop_reason)
+        text, reason = finish_text({"text": output.completion, "finish_reason": reason}, s.stop)
+        used = output.usage
+        usage = (used.input_tokens, used.output_tokens) if used else None
+        return Response(text=text, usage=usage, finish_reason=reason)
+
+
+# --- tasks, solvers, scorer ---------------------------------------------------------------------------
+
+
+def plan_of(panel: str, agent: str, settings: str) -> Plan:
+    """The plan that ``paw eval MODEL --panel PANEL --agent AGENT SETTINGS`` makes."""
+    plan = make_job("inspect", settings.split(), None, agent, panel, 1).plan
+    if "rollout.max_context_tokens=" in settings:
+        return plan
+    return replace(plan, rollout=plan.rollout.replace(max_context_tokens=UNKNOWN_CONTEXT))
+
+
+def _task_of(panel: str) -> Callable[..., Task]:
+    def make(agent: str = "plain", settings: str = "") -> Task:
+        plan = plan_of(panel, agent, settings)
+        env = agent_env_maker(plan.env, plan.split)()
+        about = {"panel": panel, "settings": settings}
+        samples = [
+            Sample(
+                id=found.id, input=found.instruction, metadata={**about, "task_type": found.type}
+            )
+            for found in (env.tasks[task_id] for task_id in plan.panel.task_ids)
+        ]
+        env.close()
+        dataset = MemoryDataset(samples, name=plan.panel.name)
+        kept = {"panel_hash": plan.panel.hash, "panel_note": plan.panel.note}
+        return Task(dataset, solver=_solver_of(agent)(), scorer=outcome(), metadata=kept)
+
+    make.__doc__ = (
+        f"The panel {panel}; ``settings`` are those of ``paw eval``, with spaces between."
+    )
+    return make
+
+
+def _solver_of(agent: str) -> Callable[[], Solver]:
+    def make() -> Solver:
+        plays: dict[tuple[str, str], Callable[[str, int], Episode]] = {}
+        lock = threading.Lock()
+
+        def play(about: Mapping[str, Any], task_id: str, epoch: int) -> Episode:
+            key = (about["panel"], about["settings"])
+            with lock:  # examples are written once
+                plays[key] = plays.get(key) or _player(plan_of(key[0], agent, key[1]))
+            return plays[key](task_id, epoch)
+
+        async def solve(state: TaskState, generate: Generate) -> TaskState:
+            sample = (state.metadata, str(state.sample_id), state.epoch)
+            episode = await anyio.to_thread.run_sync(play, *sample)
+            if episode.error is not None:
+                raise RuntimeError(reason_of(episode.error))
+            state.store.set(_EPISODE, episode.to_dict())
+            state.messages = _dialogue(episode)
+            state.output = _output(str(state.model), episode)
+            return state
+
+        return solve
+
+    make.__doc__ = f"The agent {agent} of ``paw eval``."
+    return solver(name=agent)(make)  # type: ignore[no-any-return]
+
+
+def _player(plan: Plan) -> Callable[[str, int], Episode]:
+    """Runs the episode of a task in an epoch, of which each has a seed."""
+    prepared = prepare(plan, InspectPolicy())
+
+    def play(task_id: str, epoch: int) -> Episode:
+        seed, found = plan.seeds[0] + epoch - 1, list[Episode]()
+        pool = MeteredPool(
+            prepared.meter, False, lambda _: None, prepared.make_env, 1, prepared.agent.group_size,
+            seed=seed, seeds=environment_seeds(plan.panel, seed),
+        )  # fmt: skip
+        try:
+            prepared.agent.run(pool, [task_id], seed, found.append)
+        finally:
+            pool.close()
+        return found[0]
+
+    return play
+
+
+@scorer(metrics={"success": [mean(), stderr()], "score": [mean()], "reward": [mean()]})
+def outcome() -> Scorer:
+    """Success, score and return of the episode, as ``paw eval`` reports them."""
+
+    async def score(state: TaskState, target: Target) -> Score:
+        return _score(Episode.from_dict(state.store.get(_EPISODE)))
+
+    return score
+
+
+def _score(episode: Episode) -> Score:
+    value = {
+        "success": float(episode.success),
+        "score": episode.score,
+        "reward": episode.total_reward,
+    }
+    return Score(value=value, metadata={"steps": len(episode.transitions)})
+
+
+def _dialogue(episode: Episode) -> list[ChatMessage]:
+    messages: list[ChatMessage] = []
+    for t in episode.transitions:
+        messages.append(ChatMessageUser(content=t.prompt or ""))
+        messages.append(ChatMessageAssistant(content=t.response))
+    last = [t.next_observation for t in episode.transitions[-1:]]
+    return [*messages, *(ChatMessageUser(content=text) for text in last)]
+
+
+def _output(model: str, episode: Episode) -> ModelOutput:
+    text = episode.transitions[-1].response if episode.transitions else ""
+    return ModelOutput.from_content(model, text)
+
+
+def _offer(made: Any, name: str) -> None:
+    """Registers under ``paw/NAME``: Inspect would take our import package's name, if it is installed."""
+    registry_add(made, registry_info(made).model_copy(update={"name": f"paw/{name}"}))
+
+
+def task_name(panel: str) -> str:
+    """The task's name of a panel, whatever part of the panel is meant."""
+    return re.split(r"\[| \(", panel)[0].replace("/", "_")
+
+
+for _panel in PANELS:
+    _offer(task(name=task_name(_panel))(_task_of(_panel)), task_name(_panel))
+for _agent in AGENTS:
+    if agent_class(_agent).needs_policy and agent_class(_agent).samples:
+        _offer(_solver_of(_agent), _agent)
+
+
+# --- logs ---------------------------------------------------------------------------------------------
+
+
+def write_log(result_path: Path) -> Path:
+    """Writes an evaluation's result and episodes as ``result.eval`` beside them, for ``inspect view``.
+
+    Rates are those of the result; a task that failed by an error has no score.
+    """
+    result = json.loads(result_path.read_text(encoding="utf-8"))
+    episodes = list(read_jsonl(result_path.with_name("episodes.jsonl")))
+    epochs: dict[str, int] = {}
+    samples = []
+    for episode in episodes:
+        epochs[episode.task_id] = epochs.get(episode.task_id, 0) + 1
+        samples.append(_sample(episode, epochs[episode.task_id], result["model"]))
+    values = {
+        "success": result["success_rate"],
+        "score": (result["score"] or {}).get("mean"),
+        "reward": result["mean_reward"],
+    }
+    scores = [
+        EvalScore(
+            name=name, scorer="outcome", metrics={"mean": EvalMetric(name="mean", value=value)}
+        )
+        for name, value in values.items()
+        if value is not None
+    ]
+    spec = EvalSpec(
+        created=datetime.now(UTC).isoformat(),
+        task=f"paw/{task_name(result['panel'])}",
+        dataset=EvalDataset(name=result["panel"], samples=len(epochs), sample_ids=list(epochs)),
+        model=result["model"] or result["agent"],
+        solver=f"paw/{result['agent']}",
+        config=EvalConfig(epochs=len(result["runs"])),
+        packages={"paw_gym": __version__},
+        metadata={key: result[key] for key in ("panel_hash", "prompt_hash", "ci95", "settings")},
+    )
+    done = sum(sample.error is None for sample in samples)
+    log = EvalLog(
+        status="success" if result["complete"] else "error",
+        eval=spec,
+        results=EvalResults(total_samples=len(samples), completed_samples=done, scores=scores),
+        samples=samples,
+    )
+    path = result_path.with_suffix(".eval")
+    write_eval_log(log, str(path))
+    return path
+
+
+def _sample(episode: Episode, epoch: int, model: str) -> EvalSample:
+    error = None
+    if episode.error is not None:
+        reason = reason_of(episode.error)
+        error = {"message": reason, "traceback": episode.error, "traceback_ansi": episode.error}
+    return EvalSample(
+        id=episode.task_id,
+        epoch=epoch,
+        input=episode.instruction,
+        target="",
+        messages=_dialogue(episode),
+        output=_output(model, episode),
+        scores=None if error else {"outcome": _score(episode)},
+        metadata={"task_type": episode.task_type},
+        error=error,
+    )

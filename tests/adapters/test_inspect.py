@@ -1,0 +1,101 @@
+"""Inspect: the panels, agents and scorer there, and its logs, measure as ``paw eval`` does."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("inspect_ai", reason="the extra `inspect`, in an environment of its own")
+
+import fake_endpoint as fake
+from inspect_ai import eval as inspect_eval
+from inspect_ai.log import EvalLog, read_eval_log
+from inspect_ai.model import get_model
+
+from paw_train.cli import main
+from paw_train.evaluation.panels import PANELS
+from paw_train.integrations.inspect import task_name
+
+PANEL, SETTINGS = "toy_text/frozen_lake", "evaluation.tasks=12"
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[fake.FakeEndpoint]:
+    """A model that goes down or right, as its messages and seed decide."""
+    usual = fake._answer
+
+    def answer(body: dict[str, Any], stop_reason: bool) -> dict[str, Any]:
+        reply, seen = usual(body, stop_reason), json.dumps([body["messages"], body.get("seed")])
+        way = ("down", "right")[hashlib.sha256(seen.encode()).digest()[0] % 2]
+        reply["choices"][0]["message"]["content"] = f"<think>hm</think><action>{way}"
+        return reply
+
+    with pytest.MonkeyPatch.context() as patch, fake.FakeEndpoint() as server:
+        patch.setattr(fake, "_answer", answer)
+        yield server
+
+
+def paw(out: Path, url: str, agent: str, *more: str) -> dict[str, Any]:
+    words = ["eval", "openai:model", SETTINGS, f"endpoint.url={url}", "--panel", PANEL]
+    words += ["--agent", agent, "--out", str(out), "--quiet", *more]
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    assert not end.value.code
+    return json.loads((out / "result.json").read_text())  # type: ignore[no-any-return]
+
+
+def rates(log: EvalLog) -> dict[str, float]:
+    assert log.results is not None
+    return {score.name: score.metrics["mean"].value for score in log.results.scores}
+
+
+def outcomes(log: EvalLog) -> dict[str, Any]:
+    return {str(s.id): (s.scores or {})["outcome"].value for s in log.samples or []}
+
+
+@pytest.mark.parametrize("agent", ["plain", "react"])
+def test_both_ways_give_the_same_scores(
+    agent: str, endpoint: fake.FakeEndpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("INSPECT_LOG_DIR", str(tmp_path / "logs"))
+    ours = paw(tmp_path / "ours", endpoint.url, agent, "--log", "inspect")
+    model = get_model("openai-api/fake/model", base_url=endpoint.url, api_key="none", memoize=False)
+    args = {"agent": agent, "settings": SETTINGS}
+    [there] = inspect_eval(f"paw/{task_name(PANEL)}", model, task_args=args, display="none")
+    assert there.status == "success", there.error
+    written = read_eval_log(str(tmp_path / "ours" / "result.eval"))
+    assert outcomes(there) == outcomes(written) and len(outcomes(there)) == 12
+    assert len({json.dumps(value) for value in outcomes(there).values()}) > 1
+    assert rates(there) == pytest.approx(rates(written))
+    assert [rates(written)[name] for name in ("success", "score", "reward")] == [
+        *[ours["success_rate"], ours["score"]["mean"], ours["mean_reward"]]
+    ]
+    assert there.eval.task == written.eval.task == "paw/toy_text_frozen_lake"
+    dialogues = (
+        {s.id: [m.text for m in s.messages] for s in log.samples} for log in (there, written)
+    )
+    assert next(dialogues) == next(dialogues)
+
+
+def test_every_panel_is_offered_and_an_agent_is_a_solver(
+    endpoint: fake.FakeEndpoint, tmp_path: Path
+) -> None:
+    from inspect_ai._util.registry import registry_lookup
+
+    for panel in PANELS:
+        assert registry_lookup("task", f"paw/{task_name(panel)}"), panel
+    model = get_model("openai-api/fake/model", base_url=endpoint.url, api_key="none", memoize=False)
+    from inspect_ai.solver import SolverSpec
+
+    [log] = inspect_eval(
+        "paw/sudoku_4x4", model, limit=1, epochs=2, solver=SolverSpec("paw/cot"),
+        display="none", log_dir=str(tmp_path),
+    )  # fmt: skip
+    assert log.status == "success", log.error
+    assert [sample.epoch for sample in log.samples or []] == [1, 2]
+    assert log.eval.solver == "paw/cot"
