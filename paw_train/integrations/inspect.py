@@ -37,6 +37,7 @@ from inspect_ai.model import (
     ChatMessageAssistant,
     ChatMessageSystem,
     ChatMessageUser,
+    ContentReasoning,
     GenerateConfig,
     ModelOutput,
     get_model,
@@ -98,10 +99,20 @@ class InspectPolicy:
         messages = [_MESSAGES[m["role"]](content=m["content"]) for m in spoken(request.messages)]
         output = await get_model().generate(messages, config=config)
         reason = _REASONS.get(str(output.stop_reason), output.stop_reason)
-        text, reason = finish_text({"text": output.completion, "finish_reason": reason}, s.stop)
+        thoughts = [p for p in _parts(output) if p.internal != "think"]  # a field of their own
+        thought = "\n".join(part.reasoning for part in thoughts) or None
+        tagged = "".join(part.text for part in _parts(output) if part.internal == "think")
+        answer = {"text": tagged + output.completion, "finish_reason": reason, "reasoning": thought}
+        text, reason = finish_text(answer, s.stop)
         used = output.usage
         usage = (used.input_tokens, used.output_tokens) if used else None
-        return Response(text=text, usage=usage, finish_reason=reason)
+        return Response(text=text, usage=usage, reasoning=thought, finish_reason=reason)
+
+
+def _parts(output: ModelOutput) -> list[ContentReasoning]:
+    """The thoughts that Inspect has taken out of a response's text or a field."""
+    content = output.message.content if output.choices else ""
+    return [part for part in content if isinstance(part, ContentReasoning)]
 
 
 # --- tasks, solvers, scorer ---------------------------------------------------------------------------
@@ -120,11 +131,10 @@ def _task_of(panel: str) -> Callable[..., Task]:
         plan = plan_of(panel, agent, settings)
         env = agent_env_maker(plan.env, plan.split)()
         about = {"panel": panel, "settings": settings}
+        tasks = [env.tasks[task_id] for task_id in plan.panel.task_ids]
         samples = [
-            Sample(
-                id=found.id, input=found.instruction, metadata={**about, "task_type": found.type}
-            )
-            for found in (env.tasks[task_id] for task_id in plan.panel.task_ids)
+            Sample(id=t.id, input=t.instruction, metadata={**about, "task_type": t.type})
+            for t in tasks
         ]
         env.close()
         dataset = MemoryDataset(samples, name=plan.panel.name)
@@ -194,11 +204,8 @@ def outcome() -> Scorer:
 
 
 def _score(episode: Episode) -> Score:
-    value = {
-        "success": float(episode.success),
-        "score": episode.score,
-        "reward": episode.total_reward,
-    }
+    found = float(episode.success), episode.score, episode.total_reward
+    value = dict(zip(("success", "score", "reward"), found, strict=True))
     return Score(value=value, metadata={"steps": len(episode.transitions)})
 
 
@@ -237,10 +244,7 @@ for _agent in AGENTS:
 
 
 def write_log(result_path: Path) -> Path:
-    """Writes an evaluation's result and episodes as ``result.eval`` beside them, for ``inspect view``.
-
-    Rates are those of the result; a task that failed by an error has no score.
-    """
+    """Writes a result and its episodes as ``result.eval`` beside them; failed tasks have no score."""
     result = json.loads(result_path.read_text(encoding="utf-8"))
     episodes = list(read_jsonl(result_path.with_name("episodes.jsonl")))
     epochs: dict[str, int] = {}
@@ -248,11 +252,8 @@ def write_log(result_path: Path) -> Path:
     for episode in episodes:
         epochs[episode.task_id] = epochs.get(episode.task_id, 0) + 1
         samples.append(_sample(episode, epochs[episode.task_id], result["model"]))
-    values = {
-        "success": result["success_rate"],
-        "score": (result["score"] or {}).get("mean"),
-        "reward": result["mean_reward"],
-    }
+    score = (result["score"] or {}).get("mean")
+    values = {"success": result["success_rate"], "score": score, "reward": result["mean_reward"]}
     scores = [
         EvalScore(
             name=name, scorer="outcome", metrics={"mean": EvalMetric(name="mean", value=value)}
