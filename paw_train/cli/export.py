@@ -25,11 +25,12 @@ def export(
         str,
         typer.Argument(
             help="The folder of a run or of an evaluation, a [cyan].jsonl[/cyan] or "
-            "[cyan].parquet[/cyan] file of episodes, or what an earlier export wrote."
+            "[cyan].parquet[/cyan] file of episodes, or what an earlier export wrote; of --to "
+            "openenv an environment."
         ),
     ],
     out: Annotated[
-        Path, typer.Argument(help="The folder (datasets, minari) or the file to write.")
+        Path, typer.Argument(help="The folder (datasets, minari, openenv) or the file to write.")
     ],
     to: Annotated[
         str,
@@ -38,7 +39,8 @@ def export(
             help="[cyan]datasets[/cyan]: a folder for Hugging Face's library and hub; "
             "[cyan]parquet[/cyan]: one file; [cyan]minari[/cyan]: a Minari data set; "
             "[cyan]tokens[/cyan]: token ids with the role of each token, for --tokenizer; "
-            "[cyan]jsonl[/cyan]: an episode a line, also back from the others.",
+            "[cyan]jsonl[/cyan]: an episode a line, also back from the others; "
+            "[cyan]openenv[/cyan]: a package that serves an environment.",
         ),
     ],
     part: Annotated[
@@ -59,6 +61,7 @@ def export(
         float,
         typer.Option(help="Of --to tokens: coefficient of the world-model term in each line."),
     ] = 1.0,
+    kw: EnvSettings = None,
     modules: Imports = None,
     force: Annotated[bool, typer.Option("--force", help="Replace existing output.")] = False,
 ) -> None:
@@ -67,6 +70,16 @@ def export(
     from paw_gym.export.exporters import EXPORTERS
     from paw_gym.internals.printable import safe_console
 
+    if to == "openenv":
+        from paw_gym.export.openenv_form import write_openenv
+        from paw_train.cli.arguments import environment_of
+
+        import_modules(modules)
+        write_openenv(out, *environment_of(source, kw), force=force)
+        typer.echo(f"Wrote {out}: openenv validate {out} --level static")
+        return
+    if kw:
+        raise ValueError("--kw belongs to --to openenv: episodes are recorded already.")
     if (to == "tokens") != (tokenizer is not None):
         raise ValueError("--to tokens and --tokenizer MODEL go together: ids are of one tokenizer.")
     if modules and to != "tokens":

@@ -131,10 +131,9 @@ def _task_of(panel: str) -> Callable[..., Task]:
         plan = plan_of(panel, agent, settings)
         env = agent_env_maker(plan.env, plan.split)()
         about = {"panel": panel, "settings": settings}
-        tasks = [env.tasks[task_id] for task_id in plan.panel.task_ids]
         samples = [
             Sample(id=t.id, input=t.instruction, metadata={**about, "task_type": t.type})
-            for t in tasks
+            for t in map(env.tasks.__getitem__, plan.panel.task_ids)
         ]
         env.close()
         dataset = MemoryDataset(samples, name=plan.panel.name)

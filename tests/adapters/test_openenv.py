@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("openenv.core", reason="openenv is not installed")
 
+from openenv.cli._validation import validate_running_environment
 from openenv.core.generic_client import GenericEnvClient
+from openenv.validation import Level, Verdict, run_validation
 from servers import in_thread
 
 from paw_gym import make_agent_env
 from paw_gym.adapters.openenv import create_openenv_app
+from paw_gym.export.openenv_form import write_openenv
+from paw_train.cli import main
 
 ENV = "paw_gym/ALFWorld-v0"
 
@@ -64,3 +70,42 @@ def test_bare_actions_give_bare_observations(serve: Callable[[Any], str]) -> Non
             assert (result.observation["text"], result.reward) == expected[:2]
             assert result.done == (expected[2] or expected[3])
             assert result.observation["info"]["truncated"] == expected[3]
+
+
+def test_a_package_is_valid_and_serves_the_same_episode(
+    serve: Callable[[Any], str], tmp_path: Path
+) -> None:
+    package = tmp_path / "package"
+    words = ["export", "ALFWorld", str(package), "--to", "openenv", "--kw", "split=valid_seen"]
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    assert not end.value.code
+    report = run_validation(package, max_level=Level.STATIC, skip_build=True)
+    assert report.verdict is Verdict.PASS, report.results
+    spec = importlib.util.spec_from_file_location("served_app", package / "server" / "app.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    url = serve(module.app)
+    checked = validate_running_environment(url)
+    assert checked["passed"], checked["summary"]
+    agent = make_agent_env(ENV, split="valid_seen")
+    prompt, _ = agent.reset(seed=4, options={"task_id": agent.tasks.ids[2]})
+    with GenericEnvClient(base_url=url).sync() as client:
+        result = client.reset(seed=4, task_id=agent.tasks.ids[2])
+        assert result.observation["text"] == prompt
+        for response in agent.reference_solution():
+            prompt, reward, *_ = agent.step(response)
+            result = client.step({"message": response})
+            assert (result.observation["text"], result.reward) == (prompt, reward)
+        assert result.done and result.reward == 10.0
+    with pytest.raises(FileExistsError, match="--force"):
+        write_openenv(package, ENV, {})
+    write_openenv(package, ENV, {}, force=True)
+
+
+@pytest.mark.parametrize("env_id", ["paw_gym/Sudoku-v0", "paw_gym/2048-v0", "paw_gym/WebShop-v0"])
+def test_packages_of_other_worlds_are_valid(env_id: str, tmp_path: Path) -> None:
+    write_openenv(tmp_path / "package", env_id, {})
+    report = run_validation(tmp_path / "package", max_level=Level.STATIC, skip_build=True)
+    assert report.verdict is Verdict.PASS, report.results

@@ -334,6 +334,7 @@ COMMANDS = {
     "serve webshop --num-products 0": "num_products",
     "serve webshop --host 0.0.0.0 --no-token": "token",
     "serve webshop --port 70000": "port is between 0 and 65535",
+    "export Boxs out --to openenv": "There is no text environment 'Boxs'",
     "serve mcp Boxs": "There is no text environment 'Boxs'",
     "serve mcp ALFWorld --http --host 0.0.0.0 --no-token": "token",
     "serve gateway --env Boxs": "There is no text environment 'Boxs'",
