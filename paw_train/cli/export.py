@@ -71,8 +71,8 @@ def export(
     from paw_gym.internals.printable import safe_console
 
     if to == "openenv":
-        from paw_gym.export.openenv_form import write_openenv
         from paw_train.cli.arguments import environment_of
+        from paw_train.integrations.openenv import write_openenv
 
         import_modules(modules)
         write_openenv(out, *environment_of(source, kw), force=force)

@@ -14,8 +14,10 @@ pytest.importorskip("inspect_ai", reason="the extra `inspect`, in an environment
 
 import fake_endpoint as fake
 from inspect_ai import eval as inspect_eval
+from inspect_ai._util.registry import registry_lookup
 from inspect_ai.log import EvalLog, read_eval_log
 from inspect_ai.model import get_model
+from inspect_ai.solver import SolverSpec
 
 from paw_train.cli import main
 from paw_train.evaluation.panels import PANELS
@@ -84,13 +86,9 @@ def test_both_ways_give_the_same_scores(
 def test_every_panel_is_offered_and_an_agent_is_a_solver(
     endpoint: fake.FakeEndpoint, tmp_path: Path
 ) -> None:
-    from inspect_ai._util.registry import registry_lookup
-
     for panel in PANELS:
         assert registry_lookup("task", f"paw/{task_name(panel)}"), panel
     model = get_model("openai-api/fake/model", base_url=endpoint.url, api_key="none", memoize=False)
-    from inspect_ai.solver import SolverSpec
-
     [log] = inspect_eval(
         "paw/sudoku_4x4", model, limit=1, epochs=2, solver=SolverSpec("paw/cot"),
         display="none", log_dir=str(tmp_path),

@@ -19,8 +19,8 @@ from servers import in_thread
 
 from paw_gym import make_agent_env
 from paw_gym.adapters.openenv import create_openenv_app
-from paw_gym.export.openenv_form import write_openenv
 from paw_train.cli import main
+from paw_train.integrations.openenv import write_openenv
 
 ENV = "paw_gym/ALFWorld-v0"
 
