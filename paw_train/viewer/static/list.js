@@ -90,7 +90,7 @@ export class ListPage {
     if (this.list.total === 0) this.list.node.dataset.words = this.filtered() ? "Nothing passes these filters." : "No episode yet.";
   }
 
-  // A list opens with its first row.
+  // A list opens with its first row, also one whose rows come later.
   first() {
     if (!current().params.ep && this.list.total > 0) this.list.select(0);
   }
@@ -105,7 +105,7 @@ export class ListPage {
 
   refresh() {
     if (!this.list || !this.state || !this.node.isConnected) return;
-    this.list.refresh(this.selectedKey()).then(() => this.landed(), (error) => this.failed(error));
+    this.list.refresh(this.selectedKey()).then(() => { this.landed(); this.first(); }, (error) => this.failed(error));
     if (!this.detail.dataset.key) this.open(current().params);
     else this.episode.again();
   }
