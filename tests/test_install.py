@@ -75,11 +75,6 @@ def test_a_set_pins_every_direct_dependency_within_its_range(name: str, lock: Mo
         )
 
 
-def test_every_set_is_one_of_these(lock: ModuleType) -> None:
-    assert set(lock.SETS) == set(SETS)
-    assert {path.stem for path in (ROOT / "requirements").glob("*.txt")} == {*SETS, "torch"}
-
-
 def test_make_installs_sets_that_exist() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     named = re.findall(r"INSTALL,[^,]+,([a-z]+)\)|requirements/([a-z-]+)\.txt", makefile)
@@ -119,12 +114,6 @@ def test_a_set_for_cpus_takes_neither_cuda_nor_a_compiler(name: str) -> None:
     built = {line.split()[1] for line in lines(name) if line.startswith("--no-binary")}
     compiled = {"fast-downward-textworld", "jericho"} if name == "original" else set()
     assert built == {"func-timeout", "pyserini"} | compiled
-
-
-@pytest.mark.parametrize("name", SETS)
-def test_the_header_of_a_set_is_the_command_that_writes_it(name: str, lock: ModuleType) -> None:
-    text = (ROOT / "requirements" / f"{name}.txt").read_text(encoding="utf-8")
-    assert f"uv pip compile {' '.join(lock.arguments(name))}\n" in text
 
 
 # --- checking the sets ---------------------------------------------------------------------------------

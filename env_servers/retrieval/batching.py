@@ -46,7 +46,6 @@ class Batcher:
 
     Args:
         max_batch: queries of one call (a request with more is answered in several).
-        max_wait: seconds that a lone request waits for company.
         observe: called with the size of every batch.
     """
 
@@ -54,18 +53,17 @@ class Batcher:
         self,
         retriever: Retriever,
         max_batch: int = 64,
-        max_wait: float = 0.0,
         threads: int = 2,
         max_pending: int = 20_000,
         observe: Callable[[int], None] = lambda size: None,
     ) -> None:
-        if max_batch < 1 or threads < 1 or max_pending < 1 or max_wait < 0:
+        if min(max_batch, threads, max_pending) < 1:
             raise ValueError(
-                "max_batch, threads and max_pending are 1 or more, max_wait 0 or more; got "
-                f"{max_batch}, {threads}, {max_pending}, {max_wait}."
+                "max_batch, threads and max_pending are 1 or more; got "
+                f"{max_batch}, {threads}, {max_pending}."
             )
         self.retriever = retriever
-        self.max_batch, self.max_wait, self.max_pending = max_batch, max_wait, max_pending
+        self.max_batch, self.max_pending = max_batch, max_pending
         self.pending = 0
         self._threads = threads
         self._observe = observe
@@ -119,8 +117,6 @@ class Batcher:
 
     async def _gather(self) -> list[_Request]:
         requests = [await self._queue.get()]
-        if self.max_wait and self._queue.empty():
-            await asyncio.sleep(self.max_wait)
         size = len(requests[0].queries)
         while size < self.max_batch and not self._queue.empty():
             requests.append(self._queue.get_nowait())

@@ -157,9 +157,6 @@ def retriever(
         typer.Option("--kw", "-k", metavar="KEY=VALUE", help="A setting of the retriever."),
     ] = None,
     max_batch: Annotated[int, typer.Option(help="Queries answered in one call.")] = 64,
-    max_wait_ms: Annotated[
-        float, typer.Option(help="How long a single request waits to be batched with others.")
-    ] = 0.0,
     threads: Annotated[int, typer.Option(help="Maximum number of concurrent calls.")] = 2,
     max_pending: Annotated[int, typer.Option(help="Maximum number of queries that wait.")] = 20_000,
     max_queries: Annotated[
@@ -193,7 +190,6 @@ def retriever(
             token=settings.token,
             hosts=[host, *(allow_host or [])],
             max_batch=max_batch,
-            max_wait=max_wait_ms / 1000,
             threads=threads,
             max_pending=max_pending,
         )

@@ -12,7 +12,6 @@ from paw_train.settings.algorithm import (
 from paw_train.settings.base import Group
 from paw_train.settings.endpoint import EndpointSettings
 from paw_train.settings.env import EnvSettings
-from paw_train.settings.evaluation import EvalSettings
 from paw_train.settings.model import (
     CloningSettings,
     LoraSettings,
@@ -35,6 +34,7 @@ from paw_train.settings.rollout import BranchingSettings, RolloutSettings, VLLMS
 from paw_train.settings.run import (
     MAY_CHANGE,
     WITHOUT_EFFECT,
+    EvalSettings,
     RecordSettings,
     Settings,
     with_defaults,

@@ -45,10 +45,6 @@ class EndpointSettings(Group):
     longest_wait: AtLeastZero = 30.0
     """maximum wait before any retry, in seconds, unless the server asks for more (``Retry-After``); a server
     that asks for more than 10 minutes ends the command as a budget does"""
-    requests_per_minute: AboveZero | None = None
-    """maximum number of requests per minute; null: no limit"""
-    tokens_per_minute: AboveZero | None = None
-    """maximum number of tokens per minute, prompts and responses together; null: no limit"""
     input_price: AtLeastZero | None = None
     """price of a million prompt tokens, in US dollars; null: the cost is not computed"""
     cached_input_price: AtLeastZero | None = None

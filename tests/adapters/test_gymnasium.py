@@ -202,13 +202,6 @@ def corridor(**kwargs: Any) -> FromGymnasium:
     return FromGymnasium("tests/Corridor-v0", lake, ["left", "right"], "Go.", **kwargs)
 
 
-def test_an_attribute_p_that_is_no_table_is_left_alone() -> None:
-    env = corridor()
-    assert env.reset(seed=0)[1]["admissible_actions"] == ["left", "right"]
-    with pytest.raises(NotImplementedError, match="no table of transitions"):
-        env.expert()
-
-
 def test_tasks_with_any_arguments_are_the_same_in_every_process() -> None:
     for start in (place, np.zeros((2, 2)), "S F\nF G", "../maps"):
         first, again = corridor(start=start).tasks, corridor(start=copy.deepcopy(start)).tasks

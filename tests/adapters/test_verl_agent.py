@@ -165,16 +165,6 @@ def test_some_rows_without_a_task_are_refused() -> None:
         EnvironmentManager(ENV, groups=2, task_ids=[])
 
 
-def test_before_the_first_reset_that_is_said() -> None:
-    envs = EnvironmentManager(ENV, groups=1)
-    for call in (
-        lambda: envs.step([]),
-        lambda: envs.projection(["look"]),
-    ):
-        with pytest.raises(RuntimeError, match=r"call reset\(\) first"):
-            call()
-
-
 def test_a_failed_start_leaves_no_environment_open(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[AgentInterface] = []
     closed: list[AgentInterface] = []

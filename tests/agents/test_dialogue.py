@@ -11,7 +11,6 @@ torch = pytest.importorskip("torch")
 import hostile  # noqa: E402
 
 from paw_train.agents.dialogue import Dialogue  # noqa: E402
-from paw_train.agents.examples import thought  # noqa: E402
 from paw_train.rollouts.chat import ChatFormat  # noqa: E402
 
 TOKENIZER = hostile.byte_tokenizer()
@@ -45,23 +44,3 @@ def test_what_is_forgotten_is_whole_turns_from_the_start() -> None:
     (message,) = tiny.messages
     assert message["content"].startswith("The task.")
     assert message["content"].endswith("observation 5 " * 4)
-
-
-@pytest.mark.parametrize(
-    ("action", "said"),
-    [
-        ("take mug 1 from desk 2", "mug 1"),
-        ("heat egg 1 with microwave 1", "heat egg 1"),
-        ("<search>{instruction} of Rome</search>", "{instruction} of Rome"),
-        ("click[buy now]", "buy"),
-        ("click[mug0013]", "mug0013 looks closest"),
-        ('{"name": "get_users", "arguments": {}}', "the tool get_users"),
-        ("dance wildly", "dance wildly"),
-    ],
-)
-def test_thoughts_speak_of_the_action(action: str, said: str) -> None:
-    first, later = thought("Do it.", action, 0), thought("Do it.", action, 3)
-    assert first == f"My task: Do it. {later}"
-    assert said.lower() in later.lower()
-    assert later[0].isupper()
-    assert thought("Do it.\n\n<policy>...</policy>", action, 0) == first

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("torch")
 
 from paw_train.agents.examples import read_examples
-from paw_train.agents.paper_forms import Lookup, Questions
+from paw_train.agents.paper_forms import Questions
 from paw_train.rollouts.policy import Request
 from paw_train.settings import EnvSettings
 
@@ -116,15 +116,6 @@ class TestReactPaper:
         first = users(players.policy.requests[0])[0]
         assert first.count("Instruction:") == 2
         assert "click[buy now]" in first.lower()
-
-
-def test_lookup_goes_on_to_the_next_sentence_and_starts_anew_for_another_word() -> None:
-    lookup = Lookup("<information>\nDoc 1 A cat sat. A dog sat.\nDoc 2 A cat ran.\n</information>")
-    assert lookup.next("Cat") == "(Result 1 / 2) Doc 1 A cat sat."
-    assert lookup.next("cat") == "(Result 2 / 2) Doc 2 A cat ran."
-    assert lookup.next("cat") == "No more results."
-    assert lookup.next("dog") == "(Result 1 / 1) A dog sat."
-    assert lookup.next("cow") == "No more results."
 
 
 @pytest.mark.parametrize(

@@ -122,12 +122,6 @@ def test_where_the_sweep_looks_next_follows_from_where_it_stands() -> None:
     assert searches > 100
 
 
-def test_the_order_is_fixed() -> None:
-    engines = [engine_for("valid_seen", "pick_cool_then_place_in_recep", s) for s in range(20)]
-    plain = [play(engine, SweepExpert()) for engine in engines]
-    assert plain == [play(engine, SweepExpert()) for engine in engines]
-
-
 @pytest.mark.parametrize(
     ("sentence", "expected"),
     [

@@ -143,19 +143,6 @@ def test_a_damaged_cache_is_built_anew(root: Path, tmp_path: Path, content: str)
     assert GameIndex(root, "train").fingerprint == expected
 
 
-def test_a_cache_folder_that_cannot_be_written_is_only_logged(
-    root: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    blocked = tmp_path / "file"
-    blocked.write_text("")
-    monkeypatch.setenv("PAW_CACHE_DIR", str(blocked / "cache"))
-    assert len(GameIndex(root, "train").games) == 2
-    assert "Cannot save the game index" in caplog.text
-
-
 def test_task_type_of_an_unusual_folder_comes_from_the_goal(
     tiny_game: TinyGame, root: Path
 ) -> None:

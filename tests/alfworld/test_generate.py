@@ -89,15 +89,6 @@ def test_what_lies_where_decides_the_split() -> None:
         assert share_of(digest) == game["split"]
 
 
-def test_the_placement_hash_sees_every_move() -> None:
-    pairs = [("Mug", "shelf 1"), ("Mug", "shelf 2"), ("Pen", "desk 1")]
-    base = placement_hash(7, pairs)
-    assert placement_hash(7, reversed(pairs)) == base
-    assert placement_hash(8, pairs) != base
-    assert placement_hash(7, pairs[1:]) != base
-    assert placement_hash(7, [("Mug", "shelf 1"), ("Mug", "shelf 1"), ("Pen", "desk 1")]) != base
-
-
 def test_things_lie_where_they_may() -> None:
     scenery = {kind.lower() for kind in SCENERY}
     for game in some_games(5):

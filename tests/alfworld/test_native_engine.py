@@ -1,6 +1,5 @@
 """What the native engine says and does, on a small room that holds every corner."""
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -246,12 +245,3 @@ def test_a_state_of_another_game_or_engine_is_refused(started: Started) -> None:
         engine.restore_state(started("two").save_state())
     with pytest.raises(TypeError, match="NativeState"):
         engine.restore_state(("look",))
-
-
-def test_the_digest_is_that_of_the_texts_alone(tiny_game: Callable[..., dict[str, Any]]) -> None:
-    data = tiny_game()
-    digest = CompiledGame.from_json(data).digest
-    assert (
-        CompiledGame.from_json(json.loads(json.dumps({**data, "walkthrough": []}))).digest == digest
-    )
-    assert CompiledGame.from_json(tiny_game("two")).digest != digest

@@ -142,16 +142,3 @@ def test_an_error_of_the_trainer_itself_is_a_refusal() -> None:
 
     found = suite.plant(Strict(), FAULTS["action_mask_early"])  # type: ignore[arg-type]
     assert (found.state, found.message) == ("refused", "a mask marks the first token of a row")
-
-
-@pytest.mark.parametrize(
-    ("engine", "message"),
-    [
-        ("locl", "expected one of local, openrlhf, trl, or module:Class"),
-        ("json:Trainer", "has no class 'Trainer'"),
-        ("json:JSONDecoder", "is not a trainer"),
-    ],
-)
-def test_what_is_no_trainer_is_named(engine: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        suite.trainer_of(engine)

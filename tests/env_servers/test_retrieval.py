@@ -166,25 +166,6 @@ def test_answers_are_never_mispaired() -> None:
     assert max(echo.calls) > 5  # requests did share calls
 
 
-def test_a_lone_request_waits_for_company_only_if_asked_to() -> None:
-    async def sizes(max_wait: float) -> list[int]:
-        echo = Echo()
-        batcher = Batcher(echo, max_wait=max_wait, threads=1)
-        batcher.start()
-
-        async def late(query: str) -> list[list[Hit]]:
-            await asyncio.sleep(0.02)
-            return await batcher.search([query], 1)
-
-        first, second = await asyncio.gather(batcher.search(["a"], 1), late("b"))
-        assert (first[0][0].contents, second[0][0].contents) == ("a a 0", "b b 0")
-        await batcher.close()
-        return echo.calls
-
-    assert asyncio.run(sizes(0.0)) == [1, 1]
-    assert asyncio.run(sizes(1.0)) == [2]
-
-
 def test_requests_of_different_kinds_do_not_share_a_call() -> None:
     async def run() -> tuple[list[list[list[Hit]]], list[int]]:
         echo = Echo(seconds=0.05)

@@ -171,9 +171,7 @@ class TestFailures:
     @pytest.mark.parametrize(
         ("args", "message"),
         [
-            (["nowhere", "x", "--to", "jsonl"], "There is no nowhere"),
             (["run", "x", "--to", "parkett"], "Did you mean 'parquet'"),
-            (["run", "x", "--to", "jsonl", "--part", "befor"], "Did you mean 'before'"),
             (["run", "x", "--to", "minari"], "such as x-v0"),
             (["run", "run", "--to", "datasets"], "run exists already"),
             (["run", "no/where.jsonl", "--to", "jsonl"], "no folder no"),

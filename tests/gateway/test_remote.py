@@ -141,18 +141,6 @@ def test_alfworld_keeps_the_contract_from_afar(gateway: RunningGateway) -> None:
     ).raise_for_failures()
 
 
-def _pool_episodes(pool: EnvPool, updates: int = 2) -> list[dict[str, Any]]:
-    found = []
-    for _ in range(updates):
-        active = pool.reset()
-        for turn in range(6):
-            action = "roll" if turn < 4 else "stop"
-            active = pool.step([pool.env_of(slot).response_for(action) for slot in active])
-        found += [episode.to_dict() for episode in pool.episodes]
-    pool.close()
-    return found
-
-
 def test_a_pool_asks_all_of_them_in_one_request(
     gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,11 +163,6 @@ def test_a_pool_asks_all_of_them_in_one_request(
     there.step([there.env_of(slot).response_for("roll") for slot in active])
     assert requests == [12]
     there.close()
-
-
-def test_a_pool_of_them_records_the_same(gateway: RunningGateway) -> None:
-    there = EnvPool("paw_gym/Remote-v0", 4, 3, seed=5, url=gateway.url, remote_id="tests/Dice-v0")
-    assert _pool_episodes(there) == _pool_episodes(EnvPool("tests/Dice-v0", 4, 3, seed=5))
 
 
 def test_in_a_pool_a_failure_takes_one_episode(gateway: RunningGateway) -> None:

@@ -41,39 +41,6 @@ def flat(text: str) -> str:
 
 
 class TestErrors:
-    @pytest.mark.parametrize(
-        ("args", "message"),
-        [
-            (["check", "Boxs"], "no text environment 'Boxs'. Did you mean 'tests/Boxes-v0'"),
-            (
-                ["check", "Boxes", "--kw", "max_step=3"],
-                "no setting 'max_step'. Did you mean 'max_s",
-            ),
-            (["check", "Boxes", "--kw", "3"], "Expected key=value, got '3'"),
-            (["check", "Boxes", "--kw", "max_steps=0"], "max_steps must be at least 1, got 0"),
-            (["check", "Boxes", "--only", "infokeys"], "Did you mean 'info_keys'"),
-            (["check", "no_such_module:x/Y-v0"], "No module named 'no_such_module'"),
-            (["play", "Boxes", "--task", "boxes/33"], "Did you mean 'boxes/3'"),
-            (["envs", "Boxs"], "Did you mean 'tests/Boxes-v0'"),
-            (["data", "download", "alfwrld"], "Did you mean 'alfworld'"),
-            (["data", "verify", "alfworld"], "`paw data download alfworld` downloads it"),
-            pytest.param(
-                ["train", "no-such-recipe"],
-                "There is no recipe 'no-such-recipe'",
-                marks=pytest.mark.slow,
-            ),
-        ],
-    )
-    def test_a_mistake_is_one_line_and_exit_code_2(
-        self, paw: Paw, args: list[str], message: str
-    ) -> None:
-        done = paw(*args)
-        assert done.exit_code == 2, done.output
-        assert message in done.stderr
-        assert done.stderr.startswith("Error: ")
-        assert done.stderr.count("\n") == 1
-        assert "Traceback" not in done.output
-
     def test_debug_shows_the_traceback(self, paw: Paw) -> None:
         done = paw("--debug", "check", "Boxs")
         assert isinstance(done.exception, ValueError)
@@ -86,12 +53,6 @@ class TestErrors:
 
         monkeypatch.setattr("paw_gym.registration.text_env_ids", broken)
         assert isinstance(paw("envs").exception, KeyError)
-
-    @pytest.mark.parametrize(("typed", "meant"), [("pley", "play"), ("new_env", "new-env")])
-    def test_an_unknown_command_names_the_nearest(self, paw: Paw, typed: str, meant: str) -> None:
-        done = paw(typed)
-        assert done.exit_code == 2
-        assert f"There is no command '{typed}'. Did you mean '{meant}'" in flat(done.stderr)
 
     def test_an_ambiguous_name_is_asked_back(self, paw: Paw, box_env: Any) -> None:
         register_text_env("others/Boxes-v0", box_env)
@@ -107,20 +68,6 @@ class TestErrors:
         )
         shown = said("-c", code)
         assert shown.splitlines()[-1] == "[]" and "play" in shown
-
-
-class TestEnvs:
-    def test_lists_ids_and_descriptions(self, paw: Paw) -> None:
-        done = paw("envs")
-        assert done.exit_code == 0
-        assert "tests/Boxes-v0" in done.output
-        assert "a ball in a box" in done.output
-        assert "paw_gym/ALFWorld-v0" in done.output
-
-    def test_describes_one(self, paw: Paw) -> None:
-        done = paw("envs", "alfworld")
-        assert "Action Space" in done.output
-        assert "go to cabinet 1" in done.output
 
 
 class TestCheck:
@@ -174,13 +121,6 @@ class TestPlay:
         assert episode.transitions[1].prompt == episode.transitions[0].next_observation
         assert "Took back 2 actions." in done.output
         assert ":undo takes a number of actions, got 'x'." in done.output
-
-    def test_undo_at_the_start_says_so(self, paw: Paw) -> None:
-        done = self.play(paw, ":undo", "1", ":undo 9", ":undo")
-        assert done.output.count("There is no action to take back.") == 2
-        assert "Took back 1 action." in done.output
-        assert "Nothing was recorded." in done.output
-        assert not Path("e.jsonl").exists()
 
     def test_hints_lead_to_success(self, paw: Paw) -> None:
         first = self.play(paw, ":hint", record="a.jsonl")
@@ -329,9 +269,3 @@ class TestData:
         broken = paw("data", "verify", "alfworld", "--quick")
         assert broken.exit_code == 1
         assert "1 files differ" in broken.stdout
-
-    def test_list_names_every_data_set(self, paw: Paw) -> None:
-        done = paw("data", "list")
-        assert done.exit_code == 0
-        assert "alfworld-2.1.2" in done.output
-        assert "MIT" in done.output

@@ -15,7 +15,7 @@ from paw_gym import TextEnv
 from paw_gym.core import EnvDefinitionError, Task, TaskSet
 from paw_gym.envs.alfworld.env import ALFWorldEnv
 from paw_gym.envs.alfworld.procedural.generate import generate_game
-from paw_gym.envs.sokoban import SokobanEnv, sokoban_tasks
+from paw_gym.envs.sokoban import sokoban_tasks
 from paw_gym.generated import SPLITS, sampled_tasks, shared_sets
 from paw_gym.registration import make_text_env
 
@@ -138,11 +138,6 @@ def test_a_number_of_receptacles_is_of_modified_rooms() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             ALFWorldEnv(**kwargs)
-
-
-def test_boxes_that_no_room_can_hold_are_refused() -> None:
-    with pytest.raises(ValueError, match="boxes=2 do not fit into a room of size=5"):
-        SokobanEnv(size=[5, 7], boxes=2)
 
 
 def test_questions_of_mixed_difficulty_have_one_to_three_hops() -> None:

@@ -113,20 +113,6 @@ def test_an_unknown_task_starts_nothing(pool: Make) -> None:
     assert some.active == []
 
 
-def test_runs_repeat_by_seed(pool: Make) -> None:
-    def run(seed: int) -> list[Any]:
-        some = pool(2, 2, seed, max_steps=3)
-        played = []
-        for _ in range(2):
-            some.reset()
-            finish(some)
-            played += some.episodes
-        return played
-
-    assert run(7) == run(7)
-    assert run(7) != run(8)
-
-
 def test_the_state_makes_the_next_reset_the_same(pool: Make) -> None:
     first = pool(2, 2)
     first.reset()
@@ -152,15 +138,6 @@ def test_wrong_settings_are_refused(box_env: Any) -> None:
         EnvPool("tests/Boxes-v0", 0, 2)
     with pytest.raises(ValueError, match="history_length: these settings go to make_agent_env"):
         EnvPool(lambda: AgentInterface(box_env()), history_length=3)
-
-
-def test_an_id_with_settings_makes_the_environments(box_env: Any) -> None:
-    register_text_env("tests/Boxes-v0", box_env)
-    some = EnvPool("tests/Boxes-v0", 1, 2, mode="conversation", max_steps=3)
-    (slot, _) = some.reset()
-    assert some.env_of(slot).text_env.max_steps == 3
-    assert slot.episode.context_mode == "conversation"
-    some.close()
 
 
 def test_planned_seeds_do_not_depend_on_what_was_played_before(box_env: Any) -> None:

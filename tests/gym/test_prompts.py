@@ -26,11 +26,6 @@ def template(**changes: str) -> PromptTemplate:
     return PromptTemplate(**{**PARTS, **changes})
 
 
-def test_the_first_prompt_fills_its_slots() -> None:
-    text = template().render_first("win", "a room", ["look", "go"])
-    assert text == "Task: win See: a room Can: look\ngo"
-
-
 def test_a_list_of_actions_has_its_heading_only_where_there_is_a_list() -> None:
     mine = template(first="{instruction}{actions} End", actions=" Can ({admissible_actions})")
     assert mine.render_first("win", "", ["{ask}", "go"]) == "win Can ({ask}\ngo) End"
@@ -62,11 +57,6 @@ def test_the_generic_prompt_has_no_empty_list() -> None:
 def test_the_window_shows_the_latest_steps(length: int | None, shown: int, items: str) -> None:
     text = template().render_step("win", PAST, length, "now", [])
     assert text == f"Task: win After 4 (last {shown}): {items} Now 5: now Can: "
-
-
-def test_the_opening_stands_for_the_first_observation_alone() -> None:
-    text = template(opening="(start)").render_step("win", PAST[:2], None, "now", [])
-    assert "[1: (start) -> a0]\n[2: o1 -> a1]" in text
 
 
 @given(observation=st.text(), action=st.text())
@@ -120,12 +110,6 @@ class TestFiles:
         mine = PromptTemplate.load(path)
         assert (mine.name, mine.action_tag, mine.think_tag) == ("mine", "do", None)
         assert mine.render_turn("win", "x", None, 0) == "Answer: x"
-
-    @pytest.mark.parametrize("name", builtin_templates())
-    def test_the_built_in_ones_load(self, name: str) -> None:
-        built_in = PromptTemplate.load(name)
-        assert built_in.name == name
-        assert "put a mug away" in built_in.render_first("put a mug away", "A room.", ["look"])
 
     def test_unknown_names_name_the_nearest(self) -> None:
         with pytest.raises(ValueError, match="Did you mean 'generic'"):

@@ -79,17 +79,6 @@ class TestGeneratorFunctions:
         env.reset(seed=0)
         assert env.step("four")[4]["action_is_valid"] is False
 
-    def test_it_registers_as_a_decorator(self) -> None:
-        @register_text_env("tests/Once-v0", tasks=[Task("a", "Say anything.")], description="once")
-        def once(task: Task, rng: Any) -> Any:
-            said = yield Outcome("Say.")
-            yield Outcome(said, terminated=True, success=True)
-
-        env = gym.make("tests/Once-v0").unwrapped
-        env.reset(seed=0)
-        assert env.step("hello")[0] == "hello"
-        assert once.__name__ == "once"
-
     def test_one_that_runs_out_says_what_to_do(self) -> None:
         def stops(task: Task, rng: Any) -> Any:
             yield Outcome("Once.")

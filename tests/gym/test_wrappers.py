@@ -9,8 +9,7 @@ from typing import Any
 import gymnasium as gym
 import pytest
 
-from paw_gym import AgentDefaults, AgentInterface, RecordTransitions, make_agent_env
-from paw_gym.registration import register_text_env
+from paw_gym import AgentDefaults, AgentInterface, RecordTransitions
 from paw_gym.transition import read_jsonl
 
 THINK = "<think>hm</think>"
@@ -103,11 +102,6 @@ class TestRewards:
         env = agent(success_reward=None)
         assert [env.step(r)[1] for r in env.reference_solution()] == [0.0, 1.0]
 
-    def test_success_without_reasoning_gets_both(self, agent: Make) -> None:
-        env = agent(success_reward=10.0, invalid_penalty=-0.5)
-        rewards = [env.step(r.replace("<think></think>", ""))[1] for r in env.reference_solution()]
-        assert rewards == [-0.5, 9.5]
-
     def test_the_environments_own_settings_hold_unless_given(self, box_env: Any) -> None:
         own = AgentDefaults("compact", 7, 3.0, -0.75)
         env = AgentInterface(box_env(agent=own))
@@ -157,16 +151,6 @@ class TestModes:
         info["messages"][0]["content"] = "changed"
         assert env.step(env.response_for("look"))[4]["messages"][0]["content"] != "changed"
 
-    def test_a_template_file_is_used(self, agent: Make, tmp_path: Path) -> None:
-        path = tmp_path / "tiny.toml"
-        path.write_text(
-            'first = "{instruction}!"\nstep = "{instruction}{history}|{observation}"\n'
-            'history_item = "{action};"\nturn = "{observation}"\nthink_tag = ""\n'
-        )
-        env = agent(template=path)
-        assert env.reset(seed=0, options={"task_id": "boxes/3"})[0].endswith("3 boxes.!")
-        assert env.step("<action>look</action>")[0].endswith("look;|You look around.")
-
     @pytest.mark.parametrize(
         ("settings", "message"),
         [
@@ -195,22 +179,6 @@ class TestModes:
     def test_only_text_environments_are_wrapped(self) -> None:
         with pytest.raises(TypeError, match="wraps a TextEnv, got CartPoleEnv"):
             AgentInterface(gym.make("CartPole-v1"))
-
-
-class TestGymnasium:
-    def test_make_agent_env_passes_settings_on(self, box_env: Any) -> None:
-        register_text_env("tests/Boxes-v0", box_env)
-        env = make_agent_env("tests/Boxes-v0", history_length=5, max_steps=3)
-        assert (env.env_id, env.settings.history_length) == ("tests/Boxes-v0", 5)
-        assert env.text_env.max_steps == 3
-
-    def test_the_specification_makes_it_again(self, box_env: Any) -> None:
-        register_text_env("tests/Boxes-v0", box_env)
-        env = make_agent_env("tests/Boxes-v0", history_length=5, max_steps=3)
-        assert env.spec is not None
-        again = gym.make(env.spec)
-        assert again.reset(seed=1) == env.reset(seed=1)
-        assert again.unwrapped.settings == env.settings  # type: ignore[attr-defined]
 
 
 class TestRecord:

@@ -56,13 +56,3 @@ def test_the_next_episode_is_of_a_group_that_the_engine_has_read() -> None:
     assert queue.ended(1) == [(5, 1)]
     # engine 0 has read groups 0 and 1
     assert queue.ended(0) == [(6, 0)]
-
-
-def test_the_next_episode_goes_where_least_is_running() -> None:
-    queue = EpisodeQueue(_groups(2, 3), 2, resident=2)
-    queue.start()
-    queue.ended(0)
-    queue.ended(0)
-    assert queue.running == [2, 2]
-    queue.ended(0)
-    assert queue.running == [1, 2]

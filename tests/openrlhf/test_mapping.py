@@ -115,23 +115,6 @@ def test_sequences_are_packed_wherever_flash_attention_is(
     assert options(_settings(*overrides))["ds.packing_samples"] is packed
 
 
-def test_gradients_of_micro_batches_are_summed_in_float32() -> None:
-    assert options(_settings())["ds.grad_accum_dtype"] == "fp32"
-
-
-def test_weights_are_compared_every_ten_updates_where_engines_are_whole() -> None:
-    assert _settings().openrlhf.updates_between_checksums == 10
-    assert _settings("openrlhf.checksum_every=3").openrlhf.updates_between_checksums == 3
-    assert _settings("openrlhf.tensor_parallel=2").openrlhf.updates_between_checksums == 0
-
-
-def test_colocated_models_and_engines_sleep_while_others_work() -> None:
-    together, apart = options(_settings()), options(_settings("openrlhf.colocate=none"))
-    for name in ("vllm.enable_sleep", "ds.enable_sleep"):
-        assert together[name] is True
-        assert not apart.get(name)
-
-
 def test_stale_tokens_are_weighed_unless_the_ratio_is_to_vllms_own() -> None:
     beside = ("openrlhf.colocate=actor_ref", "openrlhf.max_staleness=1")
     cases = {(): None, beside: 2.0, ("openrlhf.importance_cap=5",): 5.0}
@@ -141,20 +124,6 @@ def test_stale_tokens_are_weighed_unless_the_ratio_is_to_vllms_own() -> None:
         assert _settings(*changes).openrlhf.importance_truncation == cap
     with pytest.raises(ValueError, match="importance_cap"):
         _settings("openrlhf.importance_cap=0.5")
-
-
-def test_two_gpus_an_engine_halve_the_engines() -> None:
-    chosen = options(_settings("openrlhf.tensor_parallel=2"))
-    assert chosen["vllm.num_engines"] == 4
-    assert chosen["vllm.tensor_parallel_size"] == 2
-
-
-def test_an_adapter_becomes_options() -> None:
-    chosen = options(_settings("model.lora.rank=8", "model.lora.targets='q_proj, v_proj'"))
-    assert chosen["ds.lora.rank"] == 8
-    assert chosen["ds.lora.alpha"] == 16
-    assert chosen["ds.lora.target_modules"] == ["q_proj", "v_proj"]
-    assert "ds.lora.alpha" not in options(_settings())
 
 
 def test_all_refusals_come_at_once_and_too_many_ranks_are_one() -> None:

@@ -20,9 +20,7 @@ from paw_gym.retrieval.index_files import DamagedIndexError, only_builder
 from paw_gym.retrieval.vector_index import (
     SearchEffort,
     VectorIndexSettings,
-    VectorStore,
     encode_corpus,
-    encode_vectors,
     load_index,
     new_index,
     save_index,
@@ -140,11 +138,6 @@ def test_vectors_come_back(tmp_path: Path, corpus: Corpus, storage: str) -> None
     )
 
 
-def test_a_vector_of_zeros_stays_one() -> None:
-    codes, scales = encode_vectors(np.zeros((2, 4), np.float32), "int8")
-    assert scales is not None and np.isfinite(scales).all() and not codes.any()
-
-
 def test_an_interrupted_build_goes_on(corpus: Corpus, queries: list[str], tmp_path: Path) -> None:
     class Interrupted(Exception):
         pass
@@ -211,13 +204,6 @@ def test_an_index_is_searched_where_it_lies(tmp_path: Path) -> None:
         strict=True,
     ):
         assert np.array_equal(left, right)
-
-
-def test_rows_across_shards(tmp_path: Path) -> None:
-    for start in (0, 3):
-        np.save(tmp_path / f"{start:012d}.npy", np.arange(6).reshape(3, 2).astype("f4") + start)
-    store = VectorStore(tmp_path, (0, 3, 6), 2, "float32")
-    assert store.rows(np.array([5, 0])).tolist() == [[7.0, 8.0], [0.0, 1.0]]
 
 
 def test_a_large_corpus_without_an_index_is_refused_with_the_command(

@@ -44,12 +44,6 @@ def test_the_curriculum_rises_from_start_to_end(
     assert (curriculum.noise(high) - curriculum.noise(low)) * (end - start) >= -1e-9
 
 
-def test_the_formula_of_the_paper() -> None:
-    curriculum = Curriculum(0.25, 0.75, 4.0)
-    assert curriculum.noise(0.5) == pytest.approx(0.25 + (4**0.5 - 1) / 3 * 0.5)
-    assert Curriculum(0, 1, 1).noise(0.3) == pytest.approx(0.3)
-
-
 def test_the_share_of_noise_follows_the_searches(serving: Any) -> None:
     model = Model()
     with serving(model) as url:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 
-import gymnasium as gym
 import pytest
 
 import paw_gym
@@ -13,7 +12,6 @@ from paw_gym.envs.sudoku import (
     candidates,
     canonical,
     generate_puzzle,
-    peers,
     solutions,
     sudoku_tasks,
 )
@@ -22,11 +20,6 @@ from paw_gym.generated import SPLITS
 
 def board(observation: str) -> str:
     return observation.partition("\n")[2]
-
-
-def test_peers() -> None:
-    assert peers(4)[0] == frozenset({1, 2, 3, 4, 8, 12, 5})
-    assert {len(others) for others in peers(9)} == {20}
 
 
 @pytest.mark.parametrize(("size", "givens"), [(4, 4), (4, 6), (9, 30)])
@@ -109,7 +102,3 @@ def test_the_contract_of_the_large_form() -> None:
     paw_gym.check_text_env(
         "paw_gym/Sudoku-v0", size=9, givens=70, tasks=1, time_limit=None
     ).raise_for_failures()
-
-
-def test_it_is_registered() -> None:
-    assert gym.make("paw_gym/Sudoku-v0", size=9).unwrapped.max_steps == 162

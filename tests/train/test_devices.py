@@ -110,22 +110,3 @@ def test_a_planted_fault_is_found(
     monkeypatch.setattr(update, "combined_loss", broken)
     gpu = _train(monkeypatch, base, tmp_path, [])
     assert any("losses/" in fault for fault in gpu.faults)
-
-
-def test_claims_follow_tensors() -> None:
-    with claimed_device.ClaimedGpu() as gpu:
-        here, there = torch.ones(3), torch.ones(3, device="cuda")
-        assert (here.device.type, there.device.type) == ("cpu", "cuda")
-        assert claimed_device.place(there * 2 + 1) == "cuda"
-        layer = torch.nn.Linear(3, 3).to("cuda")
-        assert layer(there).is_cuda
-        assert not gpu.faults
-        assert not gpu.syncs
-        layer(here)
-        there[here > 0].sum().item()
-    assert len(gpu.faults) == 1
-    assert sorted(sync.partition(" (")[0] for sync in gpu.syncs) == ["boolean index", "item"]
-    assert torch.ones(2).device.type == "cpu"
-    assert (
-        claimed_device.claim(torch.ones(1), "cuda").device.type == "cpu"
-    )  # outside, nothing is claimed

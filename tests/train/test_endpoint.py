@@ -24,7 +24,6 @@ from paw_train.policies.endpoint.policy import EndpointPolicy
 from paw_train.policies.endpoint.transport import (
     Backoff,
     EndpointError,
-    Pace,
     asked_wait,
 )
 from paw_train.rollouts.policy import Policy, Sampling, complete
@@ -99,12 +98,6 @@ def test_what_no_request_can_mend_ends_the_run_at_once(
     assert server.seen <= 3
 
 
-def test_a_wrong_address_is_told_soon(server: Any) -> None:
-    server.kill()
-    with pytest.raises(EndpointError, match="Nothing answers at"):
-        _ask(_policy(server), ["a"])
-
-
 def test_an_address_that_answered_an_earlier_run_is_waited_for(server: Any, tmp_path: Path) -> None:
     settings = {"cache": str(tmp_path / "a.sqlite"), "retries": 5}
     _ask(_policy(server, **settings), ["see door 1"])
@@ -112,11 +105,6 @@ def test_an_address_that_answered_an_earlier_run_is_waited_for(server: Any, tmp_
     known, new = _ask(_policy(server, **settings), ["see door 1", "see door 2"])
     assert known.error is None
     assert "after 6 tries" in new.error  # its episode fails, the run does not
-
-
-def test_no_address_and_no_key_is_refused() -> None:
-    with pytest.raises(EndpointError, match=r"endpoint\.url"):
-        EndpointPolicy("gpt", EndpointSettings(cache=None))
 
 
 def test_training_with_an_endpoint_is_refused(server: Any) -> None:
@@ -231,19 +219,6 @@ def test_no_more_requests_at_a_time_than_allowed(server: Any) -> None:
     assert server.most_running <= 3
 
 
-def test_a_pace_spaces_requests_and_takes_corrections() -> None:
-    now = [100.0]
-    pace = Pace(60.0, lambda: now[0])
-    assert [pace.reserve(1) for _ in range(3)] == [0.0, 1.0, 2.0]
-    now[0] += 10.0
-    assert pace.reserve(1) == 0.0  # what was not used is not saved up
-    pace.correct(4)
-    assert pace.reserve(1) == 5.0
-    pace.pause(30.0)
-    assert pace.reserve(1) == 30.0
-    assert Pace(None, lambda: now[0]).reserve(10**9) == 0.0
-
-
 class _Reply(Exception):
     def __init__(self, **headers: str) -> None:
         self.response = type("R", (), {"headers": headers})()
@@ -329,14 +304,3 @@ def test_the_stop_text_is_put_back_where_the_server_left_it_out(
 
 
 # --- spelling ----------------------------------------------------------------------------------------------
-
-
-def test_settings_of_another_source_and_unknown_ones_are_refused(server: Any) -> None:
-    with pytest.raises(ValueError, match=r"openai:some/model"):
-        evaluate_from_args("some/model", ["endpoint.url=http://x"])
-    with pytest.raises(ValueError, match=r"endpoint\.urll.*url"):
-        evaluate_from_args("openai:m", [f"endpoint.urll={server.url}"])
-    with pytest.raises(ValueError, match="expected openai:MODEL"):
-        evaluate_from_args("openai:", [])
-    with pytest.raises(ValueError, match=r"endpoint\.concurrency"):
-        evaluate_from_args("openai:m", ["endpoint.concurrency=0"])

@@ -43,15 +43,6 @@ def _saved(folder: Path, seed: int = 0) -> Path:
     return folder
 
 
-def test_a_saved_model_comes_back(tmp_path: Path) -> None:
-    policy = LocalPolicy.load(_saved(tmp_path / "m"))
-    again = LocalPolicy.load(str(tmp_path / "m"), dtype="auto")
-    for one, two in zip(policy.model.parameters(), again.model.parameters(), strict=True):
-        assert torch.equal(one, two)
-    assert policy.chat.first("a few") == again.chat.first("a few")
-    assert policy.chat.decode(policy.chat.content("a few words")) == "a few words"
-
-
 def test_dtype_and_attention_are_taken(tmp_path: Path) -> None:
     folder = _saved(tmp_path / "m")
     model, _ = load_model(folder, "bfloat16", attention="eager")

@@ -138,13 +138,6 @@ def test_shares_add_up_and_are_rounded_weights(
         assert abs(share - count * weight / sum(weights)) < 1 + 1e-6
 
 
-def test_shares_are_right_on_average() -> None:
-    rng = np.random.default_rng(0)
-    shares = np.array([divided(3, [5, 1, 1], rng) for _ in range(2000)])
-    assert shares.mean(0) == pytest.approx([15 / 7, 3 / 7, 3 / 7], abs=0.05)
-    assert (shares.min(0) == [2, 0, 0]).all()
-
-
 def _two_worlds(made_up: Any) -> Any:
     """Two groups of two episodes: the first of world ``a``, the second of ``b``."""
     trajectories = made_up(False)

@@ -267,9 +267,3 @@ def test_a_model_that_takes_no_cache_is_refused() -> None:
 def test_a_model_that_keeps_its_state_in_itself_is_refused() -> None:
     with pytest.raises(ValueError, match="does not go on from its cache"):
         open_decoder(_model("RecurrentGemma"), 2)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_rounding_of_a_small_type_hinders_nothing(dtype: Any) -> None:
-    model = _model("Qwen3").to(dtype)
-    assert isinstance(open_decoder(model, 2), BatchDecoder)

@@ -51,12 +51,6 @@ class TestAnotherEnvironment:
         assert settings.env.kwargs == {"max_steps": 7}
         assert (settings.evaluation.split, settings.env.template) == ("train", "generic")
 
-    def test_the_recipes_own_environment_changes_nothing(self) -> None:
-        said: list[str] = []
-        given = load_settings("embedded", ["env.id=paw_gym/ALFWorld-v0"], said.append)
-        assert given == load_settings("embedded")
-        assert said == []
-
     def test_one_that_there_is_not_is_named(self) -> None:
         with pytest.raises(ValueError, match="Did you mean 'paw_gym/WebShop-v0'"):
             load_settings("embedded", ["env.id=paw_gym/WebShp-v0"])
@@ -98,9 +92,6 @@ class TestAWarmStartOnFewTasks:
         whole = load_settings("embedded").cloning
         assert (settings.cloning.episodes, settings.cloning.steps) == (whole.episodes, 700)
         assert reported == []
-
-    def test_is_the_recipes_on_the_recipes_environment(self) -> None:
-        assert load_settings("embedded").cloning.episodes_per_task is None
 
 
 class TestTheFolderOfARun:

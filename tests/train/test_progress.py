@@ -46,7 +46,3 @@ def test_an_updates_own_line_stands_for_its_progress(
         show.learning(2)
     starts = [" ".join(line.split()[:2]) for line in capsys.readouterr().out.splitlines()]
     assert starts == ["update 1", "update 2", "training: 2"]
-
-
-def test_a_short_stage_says_only_that_it_is_done(capsys: pytest.CaptureFixture[str]) -> None:
-    assert stage(capsys) == ["expert episodes: done"]

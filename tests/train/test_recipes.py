@@ -110,22 +110,6 @@ def test_every_trained_row_of_the_tables_is_a_recipe() -> None:
     assert "success 90.4 %" in descriptions()["alfworld_qwen2.5-1.5b_gigpo_paw"]
 
 
-def test_nothing_claims_that_the_paper_states_what_it_does_not() -> None:
-    page = (ROOT / "docs" / "train.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| ([^|]+) \| not stated \| ([^|]+) \|", page, re.MULTILINE)
-    stated = dict(rows)
-    for what in ("KL coefficient", "updates", "entropy coefficient", "weight decay", "dual clip"):
-        assert what in stated
-    settings = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
-    assert "paper uses" not in settings + page
-
-
-def test_a_row_can_be_a_base(tmp_path: Path) -> None:
-    mine = _write(tmp_path, "mine", "base: webshop_qwen2.5-1.5b_ppo_paw\nupdates: 1\n")
-    row = load_settings("webshop_qwen2.5-1.5b_ppo_paw")
-    assert load_settings(mine) == row.model_copy(update={"name": "mine", "updates": 1})
-
-
 @pytest.mark.parametrize("name", TABLE)
 def test_a_published_recipe_has_the_published_settings(name: str) -> None:
     environment, model, method = _parts(name)

@@ -15,16 +15,6 @@ import pytest
 from paw_gym.transition import Episode, Transition, write_jsonl
 from paw_train.evaluation.statistics import difference_interval, wilson_interval
 from paw_train.metrics import METRICS
-from paw_train.reporting.charts import (
-    Axis,
-    Chart,
-    ChartStyle,
-    Series,
-    number_text,
-    path_of,
-    running_mean,
-    tick_labels,
-)
 from paw_train.reporting.run.data import RunData, load_run
 from paw_train.reporting.run.page import write_report
 from paw_train.reporting.terminal import summary_lines, summary_table
@@ -455,15 +445,6 @@ def test_missing_files_are_named(tmp_path: Path, missing: tuple[str, ...]) -> No
     assert summary_lines(load_run(run))
 
 
-@pytest.mark.parametrize("name", ["config.json", "metrics.jsonl", "eval_before.json"])
-def test_one_file_alone_is_enough(tmp_path: Path, name: str) -> None:
-    run = write_run(tmp_path / "run")
-    for path in run.iterdir():
-        if path.name != name:
-            path.unlink()
-    assert "What is missing" in page_of(run).text
-
-
 def test_a_run_that_is_still_going(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", updates=12)
     config = json.loads((run / "config.json").read_text())
@@ -575,13 +556,6 @@ def test_a_runs_note_stands_below_the_headline(tmp_path: Path) -> None:
     assert "<p>A plumbing test: not a result.</p>" in write_report(run).read_text()
 
 
-def test_summary_shows_no_change_without_both(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run")
-    (run / "eval_after.json").unlink()
-    _, _, before, after, change = summary_cells(load_run(run))[0]
-    assert before.startswith("21.0 %") and (after, change) == ("–", "–")
-
-
 def summary_cells(run: RunData) -> list[tuple[str, ...]]:
     """The texts of the summary's table, by row."""
     columns = [[str(cell) for cell in column.cells] for column in summary_table(run).columns]
@@ -589,59 +563,3 @@ def summary_cells(run: RunData) -> list[tuple[str, ...]]:
 
 
 # --- parts -------------------------------------------------------------------------------------------
-
-
-def test_tick_labels_differ() -> None:
-    assert tick_labels([0.9995, 1.0, 1.0005]) == ["0.9995", "1.0000", "1.0005"]
-    assert tick_labels([0.9995, 0.9999], share=True) == ["99.95 %", "99.99 %"]
-    assert tick_labels([0, 0.5, 1.0]) == ["0", "0.5", "1"]
-
-
-@pytest.mark.parametrize(
-    ("value", "share", "text"),
-    [
-        (0.5, True, "50 %"),
-        (0.3333, True, "33.3 %"),
-        (2e-4, False, "2e-4"),
-        (410_000, False, "410k"),
-        (1.2345e7, False, "12.3M"),
-        (1234.5, False, "1234"),
-        (0, False, "0"),
-    ],
-)
-def test_numbers_are_short(value: float, share: bool, text: str) -> None:
-    assert number_text(value, share) == text
-
-
-def test_lines_break_at_gaps() -> None:
-    axis = Axis(0, 10, 0, 100)
-    points = [(0, 1.0), (1, 2.0), (2, None), (3, 4.0), (4, None)]
-    assert path_of(points, axis, axis) == "M0.0 10.0L10.0 20.0M30.0 40.0h0"
-
-
-def test_running_mean_is_centred_and_keeps_the_ends() -> None:
-    points = [(float(i), 0.0 if i < 12 else 6.0) for i in range(40)]
-    window, smooth = running_mean(points)
-    assert window == 5
-    assert [y for _, y in smooth[8:16]] == pytest.approx([0, 0, 1.2, 2.4, 3.6, 4.8, 6, 6])
-    assert (smooth[0], smooth[-1]) == (points[0], points[-1])
-    gap = [*points[:20], (20.0, None), *points[21:]]
-    assert running_mean(gap)[1][20] == (20.0, None)
-
-
-def test_long_runs_stay_small() -> None:
-    chart = Chart(
-        [Series("s", [(float(i), math.sin(i / 300)) for i in range(20_000)])], ChartStyle()
-    )
-    (line,) = chart.lines
-    assert len(line.path) < 8_000 and not line.dots
-    assert len(chart.strips) <= 100
-
-
-@pytest.mark.parametrize("values", [[0.0], [5.0, 5.0], [-1e-9, 1e9], [1e-12, 2e-12]])
-@pytest.mark.parametrize("log", [False, True])
-def test_charts_of_odd_values(values: list[float], log: bool) -> None:
-    points = [(float(i), v) for i, v in enumerate(values)]
-    chart = Chart([Series("s", points)], ChartStyle(log=log))
-    heights = [y for y, _ in [*chart.y_ticks, *((y, x) for x, y in chart.lines[0].dots)]]
-    assert all(0 <= y <= chart.style.height for y in heights) and chart.y_ticks

@@ -134,12 +134,6 @@ def test_only_listed_settings_may_change_and_the_change_is_noted(tmp_path: Path)
         claim_folder(tmp_path / "x", slower.replace(cloning=settings.cloning))
 
 
-def test_a_run_records_the_threads_that_it_used(tmp_path: Path) -> None:
-    run = _short(tmp_path, "threads=null", "updates=0", "evaluation.tasks=0")
-    recorded = json.loads((run / "config.json").read_text())
-    assert recorded["threads"] == os.cpu_count()
-
-
 def test_a_warm_start_that_diverges_is_saved_nowhere_and_a_lower_rate_goes_on(
     tmp_path: Path,
 ) -> None:

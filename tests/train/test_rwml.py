@@ -174,19 +174,6 @@ def test_equal_examples_count_once_and_contexts_that_do_not_nest_stay_apart() ->
 # --- easy transitions -------------------------------------------------------------------------------
 
 
-def _guess(text: str) -> Guess:
-    return Guess(Response([5], [-1.0], text), text, True)
-
-
-def test_what_is_easy_is_what_the_start_policy_gets_right() -> None:
-    vectors = {"a": np.array([1.0, 0.0]), "b": np.array([0.0, 1.0])}
-    similarity = Similarity(Embedder(TableEncoder(vectors)), 0.2)
-    examples = [Example((1,), (2,), "a", 0)] * 3
-    guesses = [[_guess(t) for t in group] for group in ("aaaa", "aabb", "bbbb")]
-    shares = predicting.solved_shares(guesses, examples, similarity)
-    assert shares.tolist() == [1.0, 0.5, 0.0]
-
-
 def test_hard_transitions_stay_and_easy_ones_stay_with_the_given_probability() -> None:
     shares = np.array([1.0, 0.75, 0.5, 0.0] * 2500)
 

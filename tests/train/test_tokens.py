@@ -20,7 +20,6 @@ from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # no
 from paw_train.rollouts.chat import ChatFormat  # noqa: E402
 from paw_train.rollouts.rollout import Trajectory, rollout  # noqa: E402
 from paw_train.rollouts.scoring import collate  # noqa: E402
-from paw_train.rollouts.tokens import micro_batches  # noqa: E402
 from paw_train.settings.model import ScratchModelSettings  # noqa: E402
 from paw_train.settings.rollout import RolloutSettings  # noqa: E402
 from paw_train.training.records import outcome_metrics  # noqa: E402
@@ -78,21 +77,6 @@ def test_roles_mark_the_response_and_the_next_observation(mode: str) -> None:
             assert policy.chat.decode([row.ids[i] for i in action]) == t.response
             assert policy.tokenizer.decode([row.ids[i] for i in seen]) == t.next_observation
             assert all(row.logprob[i] < 0 for i in action)
-
-
-def test_same_seed_same_rollout_and_another_seed_another() -> None:
-    policy = _policy()
-    pools = [EnvPool(_maker("conversation"), 2, 2, seed=1) for _ in range(3)]
-    settings = RolloutSettings(max_response_tokens=6)
-    texts = [
-        [
-            t.response
-            for x in rollout(policy, pool, settings, torch.Generator().manual_seed(seed))
-            for t in x.episode.transitions
-        ]
-        for pool, seed in zip(pools, (5, 5, 6), strict=True)
-    ]
-    assert texts[0] == texts[1] != texts[2]
 
 
 def test_an_overlong_dialogue_ends_as_truncated() -> None:
@@ -164,12 +148,3 @@ def test_a_tokenizer_without_a_chat_template_is_refused() -> None:
     tokenizer.chat_template = None
     with pytest.raises(ValueError, match="chat template"):
         ChatFormat(tokenizer)
-
-
-def test_micro_batches_cover_all_rows_within_the_budget() -> None:
-    policy = _policy()
-    rows = [row for t in _rollout(policy, "conversation") for row in t.rows]
-    cut = list(micro_batches(rows, 200))
-    assert sorted(i for part in cut for i in part) == list(range(len(rows)))
-    for part in cut:
-        assert len(part) == 1 or len(part) * max(len(rows[i].ids) for i in part) <= 200

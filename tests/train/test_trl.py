@@ -22,7 +22,7 @@ from paw_gym import Outcome, Task, register_text_env, registration
 from paw_gym.adapters.trl import environment_factory, task_rows
 from paw_train.algorithms.experience import collect, prepare
 from paw_train.integrations import trl as ours
-from paw_train.integrations.trl import PaWTrainer, TextRollouts, content_span, episode_reward
+from paw_train.integrations.trl import PaWTrainer, TextRollouts, episode_reward
 from paw_train.losses.batch import MiniBatchTotals
 from paw_train.losses.objective import combined_loss
 from paw_train.policies.local.policy import LocalPolicy
@@ -259,19 +259,6 @@ def test_by_tools_the_answers_are_the_observations(tmp_path: Path) -> None:
     assert trainer._returns.tolist() == [1.0] * 4
     assert batch["wm_weights"].sum().item() == pytest.approx(0.5)  # lambda = 1 - 1 / 2
     trainer._compute_loss(trainer.model, batch).backward()
-
-
-@pytest.mark.parametrize(
-    ("ids", "empty", "span"),
-    [
-        ([1, 2, 7, 8, 3], [1, 2, 3], (2, 4)),
-        ([1, 2, 3], [1, 2, 3], (3, 3)),
-        ([1, 2, 2, 3], [1, 2, 3], (2, 3)),
-        ([7], [], (0, 1)),
-    ],
-)
-def test_the_template_around_a_content(ids: list[int], empty: list[int], span: Any) -> None:
-    assert content_span(ids, empty) == span
 
 
 # --- refusals ---------------------------------------------------------------------------------------

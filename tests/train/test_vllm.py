@@ -106,13 +106,6 @@ def test_sampled_logprobs_are_those_of_the_distribution(both: Any, sampling: Sam
         assert answer.logprobs == pytest.approx(expected.tolist(), abs=5e-3)
 
 
-def test_it_follows_the_policy_that_is_trained(following: FollowingVLLM) -> None:
-    for seed in (2, 3):
-        other = _model(following.local.tokenizer, seed)
-        following.local.model.load_state_dict(other.state_dict())
-        _compare(following.local, following)
-
-
 def test_an_update_that_did_not_arrive_is_noticed(both: Any) -> None:
     local, engine = both
     weights = dict(local.model.state_dict())

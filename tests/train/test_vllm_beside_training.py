@@ -209,22 +209,3 @@ def test_an_engine_leaves_training_what_it_takes_beside_it(
         beside = parts["gradients"] + parts["activations"] + parts["reference"]
         assert found == pytest.approx(states + beside)
         assert phases["training"].memory == pytest.approx(80.0)
-
-
-def test_the_plan_gives_the_update_what_a_sleeping_engine_does_not_need() -> None:
-    from paw_train.settings import load_settings
-    from paw_train.training.plan import make_plan
-
-    given = ["engine=local", "rollout.engine=vllm", "model.lora.rank=0"]
-    phases = {}
-    for sleep in ("true", "false"):
-        own = [*given, f"rollout.vllm.sleep={sleep}", "rollout.vllm.gpu_memory=0.4"]
-        plan = make_plan(load_settings("alfworld_qwen2.5-1.5b_grpo", own), available=80.0)
-        phases[sleep] = {phase.name: phase.parts for phase in plan.phases}
-    assert "vLLM" not in phases["true"]["training"]
-    assert phases["false"]["training"]["vLLM"] == pytest.approx(32.0)
-    assert phases["true"]["rollout"]["vLLM"] == pytest.approx(32.0)
-    plan = make_plan(load_settings("alfworld_qwen2.5-1.5b_grpo", given), available=80.0)
-    (rollout,) = (phase for phase in plan.phases if phase.name == "rollout")
-    assert rollout.memory == pytest.approx(80.0)  # it has what is left
-    assert plan.resident is not None and plan.resident > 0 and not plan.problems

@@ -41,15 +41,6 @@ def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def large_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A made-up run of 100,000 transitions in Parquet files."""
-    pytest.importorskip("pyarrow")
-    folder = tmp_path_factory.mktemp("made") / "large"
-    made_up.write_run(folder, 100_000)
-    return folder
-
-
-@pytest.fixture(scope="session")
 def made() -> ModuleType:
     """``write_evaluation`` and the texts in it."""
     return load("tests/viewer/made_evaluation.py")

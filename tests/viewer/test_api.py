@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 import subprocess
@@ -21,12 +20,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
-from paw_gym.transition import Episode, Transition, read_jsonl, write_jsonl
+from paw_gym.transition import Episode, Transition, read_jsonl
 from paw_train.reporting.pages import blocks, changes
 from paw_train.viewer.app import create_app
 from paw_train.viewer.folders import find_runs
-from paw_train.viewer.index import RunIndex
-from paw_train.viewer.queries import Filter, Lists
 
 Ask = Callable[..., Any]
 
@@ -208,24 +205,6 @@ def test_a_run_is_followed_while_it_trains(
     ask("episode", 404, run="small", key="000002.0")
 
 
-def test_a_file_that_grows_is_read_on(small_run: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    run.mkdir()
-    episodes = list(read_jsonl(small_run / "rollouts" / "000001.jsonl"))
-    write_jsonl(run / "episodes.jsonl", episodes[:3])
-    text = json.dumps(episodes[3].to_dict())
-    index = RunIndex(run, tmp_path)
-    with (run / "episodes.jsonl").open("a") as file:
-        file.write(text[:50])
-    index.refresh()
-    assert Lists(index).page(Filter(), 0, 10)["total"] == 3
-    with (run / "episodes.jsonl").open("a") as file:
-        file.write(text[50:] + "\n")
-    assert index.refresh() and not index.refresh()
-    page = Lists(index).page(Filter(), 0, 10)
-    assert [row["key"] for row in page["rows"]] == [f"episodes.{i}" for i in range(4)]
-
-
 def test_damaged_files_cost_only_what_is_damaged(
     opened: Callable[[Path], Ask], tmp_path: Path
 ) -> None:
@@ -396,18 +375,6 @@ def test_runs_of_a_folder_are_found(small_run: Path, tmp_path: Path) -> None:
         find_runs(tmp_path / "nowhere")
 
 
-def test_a_long_warm_start_is_training(
-    opened: Callable[[Path], Ask], small_run: Path, tmp_path: Path
-) -> None:
-    run, old = tmp_path / "small", time.time() - 3600
-    run.mkdir()
-    shutil.copy(small_run / "config.json", run)
-    os.utime(run / "config.json", (old, old))
-    assert opened(run)("pulse", run="small")["state"] == "stopped"
-    (run / "warmstart.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
-    assert opened(run)("pulse", run="small")["state"] == "training"
-
-
 @given(st.lists(st.text("ab\n", max_size=8), max_size=12), st.lists(st.text("ab\n", max_size=8)))
 def test_a_prompts_parts_are_the_prompt(old: list[str], new: list[str]) -> None:
     earlier, text = "\n".join(old), "\n".join(new)
@@ -422,13 +389,6 @@ def test_a_responses_parts_are_the_response(pieces: list[str]) -> None:
     text = "".join(pieces)
     whole = "".join(t if kind == "text" else f"<{kind}>{t}</{kind}>" for kind, t in blocks(text))
     assert whole == text
-
-
-def test_math_of_a_turns_surprise(opened: Callable[[Path], Ask], small_run: Path) -> None:
-    ask, files = opened(small_run), _episodes(small_run)
-    for row in _listed(ask, view="turns")[::101]:
-        logprobs = files[row["key"]][2]["steps"][row["step"]]["observation"]["logprobs"]
-        assert row["surprise"] == pytest.approx(-math.fsum(logprobs) / len(logprobs))
 
 
 def test_the_viewer_starts_without_torch() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer
 from paw_train.rollouts.rollout import Trajectory
 from paw_train.rollouts.tokens import ACTION, OBSERVATION, TokenRow
-from paw_train.settings import AlgorithmSettings, Settings
+from paw_train.settings import Settings
 from paw_train.settings.model import ScratchModelSettings
 from paw_train.training.recording import TokenTexts, record, token_records
 
@@ -127,18 +126,6 @@ def test_selection_weights_and_advantages_are_those_of_the_paper() -> None:
     by_episode = [r["steps"][0]["advantage"] for r in records]
     assert by_episode[0] == -by_episode[1] > 0 and by_episode[2] == -by_episode[3] > 0
     assert [s["admissible"] for s in records[1]["steps"]] == [["go to 0"], ["go to 1"], ["go to 2"]]
-
-
-def test_advantages_by_token_are_kept_as_they_are() -> None:
-    policy = _policy()
-    played = _played(policy, True)
-    settings = _settings()
-    pool = collect(played)
-    experience = prepare(pool, AlgorithmSettings(), settings.objective, settings.world_model, 10.0)
-    experience = replace(experience, advantages=torch.arange(float(len(pool.turn))))
-    records = token_records(played, pool, experience, policy, settings)
-    steps = [step for found in records for step in found["steps"]]
-    assert steps[1]["advantage"] == [3.0, 4.0, 5.0, 6.0]  # four action tokens, after three
 
 
 def test_an_episode_that_was_not_learned_from_has_no_tokens(tmp_path: Path) -> None:

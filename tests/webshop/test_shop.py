@@ -133,16 +133,6 @@ def test_of_two_options_with_the_same_value_the_later_one_is_meant(make_product:
     assert page.clickables["one"].name == "kind"
 
 
-def test_empty_texts_do_not_show(make_product: Any) -> None:
-    page = ItemPage("x", make_product(title="  ", options=()))
-    assert "[SEP]  [SEP]" not in page.text() and " < Prev [SEP] Price: $9.99" in page.text()
-
-
-def test_attributes_show_where_they_are_asked_for(make_product: Any) -> None:
-    assert "attributes" in ItemPage("x", make_product(), {}, True).clickables
-    assert "attributes" not in ItemPage("x", make_product()).clickables
-
-
 @given(st.text("ab[]\n ", max_size=12))
 def test_actions_are_read_as_the_originals_pattern_does(text: str) -> None:
     match = re.match(r"(.+)\[(.+)\]", text)

@@ -152,8 +152,8 @@ def hint(
         )
     if status == 429:
         return (
-            "endpoint.requests_per_minute, tokens_per_minute and concurrency keep to the account's "
-            "limits; endpoint.retries waits longer for them."
+            "endpoint.concurrency=N asks for less at a time, endpoint.retries=N waits longer for the "
+            "account's limits."
         )
     if isinstance(status, int) and status >= 500:
         return "The server's own log has the details."

@@ -1,4 +1,4 @@
-"""The way of a request: the endpoint's address, a proxy in between, waits between tries, pace and budgets."""
+"""The way of a request: the endpoint's address, a proxy in between, waits between tries, and budgets."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def _networks(exempt: str) -> list[ipaddress.IPv4Network | ipaddress.IPv6Network
     return found
 
 
-# --- waits and pace -----------------------------------------------------------------------------------
+# --- waits --------------------------------------------------------------------------------------------
 
 
 def asked_wait(error: Exception, now: float) -> float | None:
@@ -165,33 +165,6 @@ class Backoff:
         own = self._random.uniform(0.0, bound)
         # requests with the same waiting time would return at the same moment: jitter separates them
         return own if asked is None else asked + self._random.uniform(0.0, min(bound, 1.0))
-
-
-class Pace:
-    """Spaces something out to at most so much a minute."""
-
-    def __init__(
-        self, per_minute: float | None, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._seconds_each = 60.0 / per_minute if per_minute else 0.0
-        self._clock = clock
-        self._free = clock()
-
-    def reserve(self, amount: float) -> float:
-        """Takes an amount and returns the seconds to wait before using it."""
-        now = self._clock()
-        self._free = max(self._free, now)
-        wait = self._free - now
-        self._free += amount * self._seconds_each
-        return wait
-
-    def correct(self, amount: float) -> None:
-        """More (or, negative, less) was used than was taken."""
-        self._free += amount * self._seconds_each
-
-    def pause(self, seconds: float) -> None:
-        """Nothing more for so long: the server asked for it."""
-        self._free = max(self._free, self._clock() + seconds)
 
 
 # --- budgets ------------------------------------------------------------------------------------------
@@ -288,30 +261,25 @@ class Budget:
 
 
 class Limits:
-    """Lets requests through: so many at a time, so many and so many tokens a minute, within a budget."""
+    """Lets requests through: so many at a time, none while the server asked for a pause, within a budget."""
 
     def __init__(self, settings: EndpointSettings) -> None:
         self.budget = Budget(settings)
         self._places = asyncio.Semaphore(settings.concurrency)
-        self._requests = Pace(settings.requests_per_minute)
-        self._tokens = Pace(settings.tokens_per_minute)
+        self._free = 0.0
 
     @asynccontextmanager
     async def request(self, claim: Use) -> AsyncIterator[Use]:
         """Waits until a request may be sent; the value is to be set to what it has used."""
         used = Use(0.0, 0.0)  # a request that fails is taken to be free
         async with self._places:
-            wait = max(self._requests.reserve(1), self._tokens.reserve(claim.tokens))
-            await self.budget.in_time(wait)
+            await self.budget.in_time(max(0.0, self._free - time.monotonic()))
+            await self.budget.enter(claim)
             try:
-                await self.budget.enter(claim)
-                try:
-                    yield used
-                finally:
-                    await self.budget.leave(claim, used)
+                yield used
             finally:
-                self._tokens.correct(used.tokens - claim.tokens)
+                await self.budget.leave(claim, used)
 
     def pause(self, seconds: float) -> None:
         """Holds back requests that have not started."""
-        self._requests.pause(seconds)
+        self._free = max(self._free, time.monotonic() + seconds)
