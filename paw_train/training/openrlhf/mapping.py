@@ -268,6 +268,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "rollout.max_response_tokens": _option("rollout.max_new_tokens"),
         "rollout.max_context_tokens": _option("data.max_len"),
         "rollout.stop_at_tags": _AGENT,
+        "rollout.episode_seconds": _AGENT,
         "rollout.prefill_tokens": Rule("vLLM decides; not read"),
         "rollout.engine": Rule("vLLM samples here, whatever its value"),
         "rollout.vllm": Rule("not read", None, _default_vllm),
