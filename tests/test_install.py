@@ -15,7 +15,8 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-WITH_EXTRAS = ["cpu", "train", "servers", "original", "gpu", "cluster", "inspect", "openenv", "verifiers"]
+FRAMEWORKS = ["inspect", "openenv", "verifiers"]
+WITH_EXTRAS = ["cpu", "train", "servers", "original", "gpu", "cluster", *FRAMEWORKS]
 SETS = [*WITH_EXTRAS, "install", "audit", "build", "deepspeed", "flash-attn", "cluster-cpu"]
 BUILT_IN_PLACE = {"cluster": ["deepspeed", "flash-attn"]}
 """sets that are installed with other sets"""
