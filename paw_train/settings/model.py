@@ -125,7 +125,7 @@ class CloningSettings(Group):
     episodes: Count = 0
     """number of expert episodes; 0: no warm start"""
     kwargs: dict[str, Any] = {}
-    """additional arguments of the environment in the warm start only, such as other worlds"""
+    """additional arguments of the environment in the warm start only"""
     episodes_per_task: Positive | None = None
     """maximum number of expert episodes per training task: with an environment that has few tasks, the warm
     start then uses fewer ``episodes``, and proportionally fewer ``steps``; null: no limit"""

@@ -94,9 +94,8 @@ class WorldModelSettings(Group):
     """Python regular expressions (noise rules); the tokens of an observation that a match covers, in whole or
     in part, are left out of its loss: timestamps, identifiers, progress bars"""
     placebo: bool = False
-    """whether each observation is replaced by another transition's of the same length, with the gradient's
-    norm that the true ones would have: the control for what the *information* in observations does. It needs
-    `env.mode=window` and twice the forward passes"""
+    """whether each observation is another transition's of the same length, at the true ones' gradient norm:
+    the control for what *information* in observations does (`env.mode=window`)"""
     selection: Text = "top_entropy"
     """rule that selects the supervised transitions: `top_entropy`, the share `alpha` with the highest action
     entropy (Eq. 4), or a selection that another package adds"""
