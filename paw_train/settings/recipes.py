@@ -303,7 +303,7 @@ def _refuse_splits(given: Mapping[str, Any], env_id: str, kwargs: Mapping[str, A
 
 
 def _explain(left_out: list[str], env_id: str, of: str) -> str:
-    """What the user is told of settings that were left out."""
+    """A sentence about the settings that were left out."""
     return (
         f"{of} is written for another environment: {env_id} uses its own defaults for "
         f"{', '.join(left_out)}."
