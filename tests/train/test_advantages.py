@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from paw_train.algorithms import gae, gigpo, grpo, reinforce_pp, rloo
 from paw_train.algorithms.gigpo import cluster_anchors, is_similar
-from paw_train.algorithms.group_statistics import EPS
+from paw_train.algorithms.group_statistics import EPS, standardize
 
 fast = settings(max_examples=40, deadline=None)
 returns_and_groups = st.lists(
@@ -273,3 +273,9 @@ class TestGAE:
     def test_an_unfinished_episode_is_an_error(self):
         with pytest.raises(ValueError, match="`dones` must be 1 on the last row"):
             gae(self.rewards, self.values, [0, 1, 0])
+
+
+def test_values_are_standardized_over_all_of_them() -> None:
+    found = standardize([1.0, 2.0, 3.0])
+    assert found.tolist() == pytest.approx([-1 / (1 + EPS), 0.0, 1 / (1 + EPS)])
+    assert standardize([5.0]).tolist() == [0.0]

@@ -35,7 +35,7 @@ from paw_train.evaluation import (
 from paw_train.evaluation.comparison import compare, load_result, reasons_against
 from paw_train.evaluation.fingerprint import behaviour_hash, public
 from paw_train.evaluation.panels import Panel, panel_title
-from paw_train.evaluation.runner import evaluation_key, prepare
+from paw_train.evaluation.runner import environment_seeds, evaluation_key, prepare
 from paw_train.evaluation.summary import summarise
 from paw_train.evaluation.terminal import result_lines
 from paw_train.rollouts.policy import Request, Response
@@ -188,6 +188,12 @@ def test_tasks_that_the_expert_gives_up_count_as_unsolved(tmp_path: Path) -> Non
     assert (result["n"], result["success_rate"], result["complete"]) == (4, 0.5, True)
     assert result["errors"] == 0
     assert sorted(result["runs"][0]["successes"]) == ["0", "0", "1", "1"]
+
+
+def test_the_seed_of_a_run_decides_its_environments_seeds() -> None:
+    panel = Panel("p", ("a", "b"), "")
+    one, two = environment_seeds(panel, 1), environment_seeds(panel, 2)
+    assert one == environment_seeds(panel, 1) and not {*one.values()} & {*two.values()}
 
 
 class TestPanels:

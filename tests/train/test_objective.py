@@ -311,7 +311,7 @@ class TestMicroBatches:
             model, rows, weights, totals_of(rows, weights, 3), objective, world_model, left=True
         )
 
-        policy = kl = wm = tokens = 0.0
+        policy = kl = wm = tokens = measured = 0.0
         for row, weight in zip(rows, weights.tolist(), strict=True):
             ids = torch.tensor([row.prompt + row.action + row.observation])
             logp = model(ids).logits.log_softmax(-1)[0].detach().numpy()
@@ -324,9 +324,11 @@ class TestMicroBatches:
             tokens += end - start
             p = [math.exp(logp[t - 1, ids[0, t]]) for t in range(end, ids.shape[1])]
             wm += weight * sum(1 - x for x in p if x <= 0.3) / max(len(p), 1)
+            measured += (weight != 0) * sum(1 - x for x in p if x <= 0.3) / max(len(p), 1)
         assert got.policy_loss.item() == pytest.approx((policy + 0.1 * kl) / tokens, rel=1e-9)
         assert got.wm_loss.item() == pytest.approx(3 * 2.0 * wm, rel=1e-9)
         assert got.loss.item() == pytest.approx(got.policy_loss.item() + got.wm_loss.item())
+        assert float(got.metrics["wm_loss"]) == pytest.approx(measured / sum(weights != 0).item())
 
 
 class TestCausality:

@@ -229,6 +229,9 @@ class TestPlan:
         assert plan.selected.tolist() == [False, True, True, False]
         with pytest.raises(ValueError, match="`filter=warnings` needs `warnings_only`"):
             plan_update(settings, self.entropy, self.ids, self.means, 10.0)
+        with pytest.raises(ValueError, match="`dedup=once` needs `keys`, one for each of 4"):
+            settings = WorldModelSettings(dedup="once")
+            plan_update(settings, self.entropy, self.ids, self.means, 10.0, keys=[1, 2])
 
     def test_a_selection_of_ones_own_chooses_among_what_may_be_selected(self, monkeypatch):
         monkeypatch.setattr(WORLD_MODEL_SELECTIONS, "_loaded", {})
