@@ -251,7 +251,7 @@ def require_registered(settings: Settings) -> None:
     if branching > 1 and not chosen.branches:
         raise ValueError(
             f"rollout.branching.branches is {branching}, but {settings.algorithm.name} does not compare "
-            "branches of an episode: set algorithm.name to tree_grpo or vineppo, or branches to 1."
+            "branches of an episode: set algorithm.name to branch_grpo or branch_rloo, or branches to 1."
         )
 
 

@@ -100,7 +100,7 @@ class Tree:
         return values
 
 
-def tree_grpo(
+def branch_grpo(
     rewards: FloatArray,
     previous: Tensor | Sequence[int],
     group_ids: IdArray,
@@ -112,9 +112,9 @@ def tree_grpo(
 
     `A = A_episode + omega * A_branch`. `A_episode` is GRPO's, of the mean return of the episodes that
     pass through the transition. `A_branch` compares the transition's segment with its siblings,
-    `Q(segment) - mean of the others' Q`; a segment that begins at the root has none. After Tree-GRPO
-    (Ji et al. 2025, arXiv 2509.21240), which adds an intra-tree and an inter-tree advantage; the
-    leave-one-out baseline is RLOO's. Nothing is discounted.
+    `Q(segment) - mean of the others' Q`; a segment that begins at the root has none. A form of
+    its own: Tree-GRPO (Ji et al. 2025, arXiv 2509.21240) adds the z-score within the tree to the one over
+    the prompt's trees; the leave-one-out baseline is RLOO's. Nothing is discounted.
 
     Args:
         rewards: [N] reward of each transition, penalties included.
@@ -149,14 +149,15 @@ def tree_grpo(
     return episode_level + below
 
 
-def vineppo(
+def branch_rloo(
     rewards: FloatArray, previous: Tensor | Sequence[int], group_ids: IdArray, gamma: float = 1.0
 ) -> Tensor:
-    """VinePPO (Kazemnejad et al. 2024, arXiv 2410.01679): values from Monte-Carlo continuations.
+    """RLOO's advantage at every branching state, from Monte-Carlo continuations.
 
     `A = Q(segment) - V(state where it began)`. V is the mean over the other continuations of that
     state, so that it does not depend on the action it is subtracted from; at the root these are the
     other episodes of the group. A state with one continuation has no estimate, and the segment goes on.
+    VinePPO (Kazemnejad et al. 2024, arXiv 2410.01679) has values at every step and no leave-one-out.
 
     Args:
         rewards: [N] reward of each transition, penalties included.
@@ -241,12 +242,12 @@ def _roots(tree: Tree) -> tuple[list[int], list[int]]:
     return root, groups
 
 
-@ADVANTAGES.register("tree_grpo")
+@ADVANTAGES.register("branch_grpo")
 @estimator(grouped=True, branches=True)
-def _tree_grpo(update: UpdateView) -> Tensor:
+def _branch_grpo(update: UpdateView) -> Tensor:
     settings, groups = update.settings, update.group[update.episode]
     assert update.previous is not None  # branches
-    found = tree_grpo(
+    found = branch_grpo(
         update.rewards,
         update.previous,
         groups,
@@ -257,9 +258,9 @@ def _tree_grpo(update: UpdateView) -> Tensor:
     return update.scaled(found)
 
 
-@ADVANTAGES.register("vineppo")
+@ADVANTAGES.register("branch_rloo")
 @estimator(grouped=True, branches=True)
-def _vineppo(update: UpdateView) -> Tensor:
+def _branch_rloo(update: UpdateView) -> Tensor:
     assert update.previous is not None  # branches
     groups = update.group[update.episode]
-    return vineppo(update.rewards, update.previous, groups, update.gamma)
+    return branch_rloo(update.rewards, update.previous, groups, update.gamma)

@@ -37,18 +37,19 @@ class AlgorithmSettings(Group):
 
     name: Text = "grpo"
     """advantage estimator: ``grpo``, ``gigpo``, ``rloo``, ``reinforce_pp`` (no critic), ``ppo`` (with a
-    critic), ``tree_grpo`` or ``vineppo`` (for ``rollout.branching``), or one that another package adds"""
+    critic), ``branch_grpo`` or ``branch_rloo`` (for ``rollout.branching``), or one that another package
+    adds"""
     normalize: Literal[True, False, "batch"] = "batch"
-    """the divisor of the advantages of ``grpo``, ``gigpo`` and ``tree_grpo``. ``batch``: the deviation of the
-    update's returns without penalties, so that penalties never scale up a group in which nobody
+    """the divisor of the advantages of ``grpo``, ``gigpo`` and ``branch_grpo``. ``batch``: the deviation of
+    the update's returns without penalties, so that penalties never scale up a group in which nobody
     succeeds; ``true``: that of the group's returns, as published; ``false``: none (Dr.GRPO). ``ppo``
-    standardizes over the update unless it is false; ``rloo`` and ``vineppo`` never divide,
+    standardizes over the update unless it is false; ``rloo`` and ``branch_rloo`` never divide,
     ``reinforce_pp`` always does"""
     weighting: Literal["token", "episode"] = "token"
     """``token``: every action token of an update has the same weight, so long episodes weigh more;
     ``episode``: every episode has the same weight, as 1/|o_i| in GRPO's own objective (Shao et al. 2024)"""
     omega: AtLeastZero = 1.0
-    """``gigpo``: weight of the step advantage; ``tree_grpo``: weight of the advantage among branches"""
+    """``gigpo``: weight of the step advantage; ``branch_grpo``: weight of the advantage among branches"""
     similarity: PositiveShare | None = None
     """``gigpo``: smallest difflib ratio at which two states count as the same anchor; null: they must be
     equal (0.9 is published for search pages)"""

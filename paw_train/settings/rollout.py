@@ -30,7 +30,7 @@ class BranchingSettings(Group):
     branches: Positive = 1
     """number of continuations of each branching state, including the one that was sampled first; 1: no
     branching. Values above 1 need an estimator that compares the continuations:
-    ``algorithm.name=tree_grpo`` or ``vineppo``"""
+    ``algorithm.name=branch_grpo`` or ``branch_rloo``"""
     points: Positive = 2
     """number of branching states in each episode"""
     depth: Positive = 1

@@ -354,7 +354,7 @@ def test_dynamic_sampling_needs_groups() -> None:
         )
 
 
-@pytest.mark.parametrize("name", ["ppo", "tree_grpo", "vineppo"])
+@pytest.mark.parametrize("name", ["ppo", "branch_grpo", "branch_rloo"])
 def test_estimators_that_do_not_read_penalties_refuse_to_charge_them_apart(name: str) -> None:
     with pytest.raises(ValueError, match=f"algorithm.penalty is step, but {name}"):
         require_registered(Settings(algorithm=AlgorithmSettings(name=name, penalty="step")))

@@ -35,7 +35,7 @@ WORLDS = (
     '{"id":"paw_gym/Sokoban-v0","template":"compact","mode":"conversation","weight":2,'
     '"kwargs":{"size":5,"boxes":1,"max_steps":4,"num_tasks":20}}] rollout.groups=3'
 )
-BRANCHING = "rollout.branching.branches=3 rollout.branching.points=1 algorithm.name=tree_grpo"
+BRANCHING = "rollout.branching.branches=3 rollout.branching.points=1 algorithm.name=branch_grpo"
 
 
 def _run(

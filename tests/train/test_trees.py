@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 
 from paw_train.algorithms import grpo  # noqa: E402
 from paw_train.algorithms.experience import collect, prepare  # noqa: E402
-from paw_train.algorithms.tree import Tree, tree_grpo, vineppo  # noqa: E402
+from paw_train.algorithms.tree import Tree, branch_grpo, branch_rloo  # noqa: E402
 from paw_train.losses.objective import ObjectiveSettings  # noqa: E402
 from paw_train.settings import AlgorithmSettings  # noqa: E402
 from paw_train.settings.world_model import WorldModelSettings  # noqa: E402
@@ -38,16 +38,16 @@ def test_a_tree_by_hand() -> None:
     assert tree.to_go(REWARDS, 1.0) == [2.5, 3.0, 3.0, 2.0, 0.0]
     assert tree.to_go(REWARDS, 0.5) == [1.0 + 0.5 * 0.75, 1.5, 3.0, 2.0, 0.0]
     # at the root: 2.5 against 2; below: 3 against 0
-    assert vineppo(REWARDS, PREVIOUS, GROUP).tolist() == [0.5, 3.0, 3.0, -0.5, -3.0]
+    assert branch_rloo(REWARDS, PREVIOUS, GROUP).tolist() == [0.5, 3.0, 3.0, -0.5, -3.0]
 
 
-def test_tree_grpo_by_hand() -> None:
-    found = tree_grpo(REWARDS, PREVIOUS, GROUP, EPISODES, omega=2.0, normalize=False)
+def test_branch_grpo_by_hand() -> None:
+    found = branch_grpo(REWARDS, PREVIOUS, GROUP, EPISODES, omega=2.0, normalize=False)
     # the mean of the two trees is 2.25; episodes through 1 and 2 return 4, through 4 return 1
     expected = [0.25, 1.75 + 2 * 3.0, 1.75 + 2 * 3.0, -0.25, -1.25 - 2 * 3.0]
     assert found.tolist() == pytest.approx(expected)
     deviation = math.sqrt(((4 - 7 / 3) ** 2 + (2 - 7 / 3) ** 2 + (1 - 7 / 3) ** 2) / 2)
-    normalised = tree_grpo(REWARDS, PREVIOUS, GROUP, EPISODES, omega=2.0)
+    normalised = branch_grpo(REWARDS, PREVIOUS, GROUP, EPISODES, omega=2.0)
     at_root = 0.25 / math.sqrt(0.125)
     below = (1.5 + 2 * 3.0) / deviation
     assert normalised.tolist() == pytest.approx(
@@ -57,7 +57,7 @@ def test_tree_grpo_by_hand() -> None:
 
 def test_equal_returns_give_no_advantage() -> None:
     rewards = torch.tensor([0.0, 0.1, 0.2, 0.3, 0.3], dtype=torch.float64)
-    assert tree_grpo(rewards, PREVIOUS, GROUP, EPISODES).abs().max() < 1e-9
+    assert branch_grpo(rewards, PREVIOUS, GROUP, EPISODES).abs().max() < 1e-9
 
 
 @given(
@@ -79,7 +79,7 @@ def test_without_branches_it_is_grpo_to_the_bit(
     returns = torch.zeros(len(episodes), dtype=torch.float64)
     returns.index_add_(0, torch.tensor(owner), rewards)
     plain = grpo(returns, groups, normalize)[owner]
-    found = tree_grpo(rewards, previous, groups[owner], owner, 1.0, normalize)
+    found = branch_grpo(rewards, previous, groups[owner], owner, 1.0, normalize)
     assert torch.equal(found, plain)
 
 
@@ -102,10 +102,10 @@ def test_an_update_without_branches_is_grpos_to_the_bit(
             off,
             10.0,
         )
-        for name in ("grpo", "tree_grpo")
+        for name in ("grpo", "branch_grpo")
     }
-    assert torch.equal(found["grpo"].advantages, found["tree_grpo"].advantages)
-    assert found["grpo"].metrics == found["tree_grpo"].metrics
+    assert torch.equal(found["grpo"].advantages, found["branch_grpo"].advantages)
+    assert found["grpo"].metrics == found["branch_grpo"].metrics
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def z_scores(samples: dict[Any, list[float]], expected: dict[Any, float]) -> lis
 def test_monte_carlo_values_and_branch_advantages_are_those_of_the_mdp(trees: Sampled) -> None:
     tree = Tree(trees.previous, trees.group)
     to_go = tree.to_go(trees.rewards, 1.0)
-    advantage = vineppo(trees.rewards, trees.previous, trees.group).tolist()
+    advantage = branch_rloo(trees.rewards, trees.previous, trees.group).tolist()
     q: dict[Any, list[float]] = defaultdict(list)
     a: dict[Any, list[float]] = defaultdict(list)
     for number, place in enumerate(trees.where):
@@ -229,18 +229,18 @@ def test_monte_carlo_values_and_branch_advantages_are_those_of_the_mdp(trees: Sa
     assert max(map(abs, z_scores(a, wrong))) > 6, "the test can fail"
 
 
-@pytest.mark.parametrize("estimator", ["vineppo", "branch term of tree_grpo"])
+@pytest.mark.parametrize("estimator", ["branch_rloo", "branch term of branch_grpo"])
 def test_the_weighted_gradient_is_the_policys(trees: Sampled, estimator: str) -> None:
     """Sum of weight * advantage * grad log pi over a group, against the policy gradient theorem."""
     arguments = (trees.rewards, trees.previous, trees.group)
     tree = Tree(trees.previous, trees.group)
-    advantage = vineppo(*arguments)
+    advantage = branch_rloo(*arguments)
     below_root = torch.tensor([trees.previous[first] >= 0 for first in tree.segments])
-    if estimator != "vineppo":
+    if estimator != "branch_rloo":
         with_it, without = (
-            tree_grpo(*arguments, trees.owner, omega, normalize=False) for omega in (1.0, 0.0)
+            branch_grpo(*arguments, trees.owner, omega, normalize=False) for omega in (1.0, 0.0)
         )
-        # at the root: against the other episodes of the group, as vineppo
+        # at the root: against the other episodes of the group, as branch_rloo
         advantage = torch.where(below_root, with_it - without, advantage)
     # a branch from the initial state is one more episode of the group
     roots = Counter(g for g, b in zip(trees.group, trees.previous, strict=True) if b < 0)
