@@ -89,7 +89,7 @@ def update_record(update: int, updates: int, rng: random.Random) -> dict[str, An
     measured = {name: rng.uniform(0.4, 0.6) for name in METRICS}
     success = min(1.0, max(0.0, 0.22 + 0.45 * done + rng.gauss(0, 0.05)))
     more = {"success_rate": success, "own_measurement": 0.0, "time": 1_760_000_000 + 11 * update}
-    more |= {"penalty_share": 0.05}
+    more |= {"penalty_share": 0.05, "timed_out_episodes": 0}
     return {**measured, **more, "update": update}
 
 
