@@ -66,6 +66,7 @@ KNOWN: Mapping[str, ModelShape] = MappingProxyType(
         "Qwen/Qwen2.5-7B-Instruct": _qwen25(3584, 28, 28, 4, 18944, 152064),
         "Qwen/Qwen2.5-14B-Instruct": _qwen25(5120, 48, 40, 8, 13824, 152064),
         "Qwen/Qwen3-1.7B": ModelShape(2048, 28, 16, 8, 6144, 151936, True, 128, qk_norm=True),
+        "Qwen/Qwen3-8B": ModelShape(4096, 36, 32, 8, 12288, 151936, False, 128, qk_norm=True),
         "meta-llama/Llama-3.2-3B-Instruct": ModelShape(3072, 28, 24, 8, 8192, 128256, True, 128),
     }
 )

@@ -12,9 +12,11 @@ import yaml
 
 from paw_train.settings import OptimizerSettings, load_settings, recipe_names, with_defaults
 from paw_train.settings.recipes import descriptions
+from paw_train.training.plan import make_plan
 
 ROOT = Path(__file__).resolve().parents[2]
-TABLE = yaml.safe_load((ROOT / "recipes" / "published.yaml").read_text(encoding="utf-8"))["rows"]
+ROWS = yaml.safe_load((ROOT / "recipes" / "published.yaml").read_text(encoding="utf-8"))["rows"]
+TABLE = {name: row for name, row in ROWS.items() if not name.startswith("tau2")}
 
 
 def _write(folder: Path, name: str, text: str) -> Path:
@@ -102,7 +104,7 @@ def _parts(name: str) -> tuple[str, str, str]:
 
 
 def test_every_trained_row_of_the_tables_is_a_recipe() -> None:
-    assert len(TABLE) == 42 and set(TABLE) <= set(recipe_names())
+    assert len(TABLE) == 42 and set(ROWS) <= set(recipe_names())
     assert "published" not in recipe_names()
     # Table 1: two models, two environments, four methods; Table 2: two models, six methods
     for table, rows in (("Table 1", 16), ("Table 2", 12), ("Table 3", 10), ("Table 4", 8)):
@@ -165,11 +167,27 @@ def test_a_published_recipe_has_the_published_settings(name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("row", "method", "updates"),
+    [("grpo", "off", 150), ("wm-sft", "sft", 0), ("rwml", "rwml", 0), ("rwml_grpo", "rwml", 150)],
+)
+def test_the_second_benchmark_of_rwml_is_a_recipe_that_fits_one_gpu(
+    row: str, method: str, updates: int
+) -> None:
+    settings = load_settings(f"tau2_qwen3-8b_{row}")
+    assert (settings.world_model_learning.method, settings.updates) == (method, updates)
+    assert (settings.env.id, settings.env.kwargs["user"]) == ("paw_gym/Tau2-v0", "endpoint")
+    assert not settings.world_model.enabled  # GRPO alone, before or after
+    plan = make_plan(settings)
+    assert (plan.gpus, plan.problems) == (1, ())
+
+
+@pytest.mark.parametrize(
     ("environment", "place"),
     [
         ("alfworld", "alfworld.env:ALFWorldEnv"),
         ("webshop", "webshop.env:WebShopEnv"),
         ("search_qa", "search_qa.env:SearchQAEnv"),
+        ("tau2", "tau2.env:Tau2Env"),
     ],
 )
 def test_the_environments_take_what_the_recipes_give_them(environment: str, place: str) -> None:
@@ -179,6 +197,6 @@ def test_the_environments_take_what_the_recipes_give_them(environment: str, plac
     except ImportError as error:
         pytest.skip(f"{environment} cannot be imported here: {error}")
     taken = set(inspect.signature(made.__init__).parameters)
-    for row in TABLE:
+    for row in ROWS:
         if row.startswith(environment):
             assert set(load_settings(row).env.kwargs) <= taken
