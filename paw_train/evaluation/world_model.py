@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,6 +52,8 @@ class Prediction:
     episode: int
     """number of its episode"""
     task_type: str
+    refused: bool = False
+    """``Transition.refused``"""
 
 
 @dataclass(slots=True)
@@ -71,6 +73,8 @@ class Sums:
     """cosine between the written and the true observation"""
     written: int = 0
     """observations that were written out"""
+    opening: float = 0.0
+    """log-probability that an observation opens as refusals do, before it is seen"""
 
     def add(self, other: Sums) -> None:
         for name in self.__slots__:
@@ -94,10 +98,11 @@ def predictions(
     found: list[Prediction] = []
     for number, episode in enumerate(episodes):
         for step in range(episode.shared_steps, len(episode.transitions)):
-            text = shown(episode.transitions[step].next_observation)
+            own = episode.transitions[step]
+            text = shown(own.next_observation)
             if chat.content(text):
                 row = recorded_row(chat, episode, step, shown, template, limit)
-                found.append(Prediction(row, text, number, episode.task_type))
+                found.append(Prediction(row, text, number, episode.task_type, own.refused))
     return found
 
 
@@ -148,6 +153,8 @@ def score(
     policy.model.eval()
     rows = [prediction.row for prediction in wanted]
     sums: list[Sums] = [Sums() for _ in wanted]
+    openings = Counter(p.row.ids[p.row.places(OBSERVATION)[0][0]] for p in wanted if p.refused)
+    refusal = openings.most_common(1)[0][0] if openings else 0
     done = 0
     for part in micro_batches(rows, batch_tokens):
         batch = collate([rows[i] for i in part], policy.pad_id).to(policy.device)
@@ -156,11 +163,15 @@ def score(
         logits = policy.logits(batch, tokens).float()
         nll = torch.nn.functional.cross_entropy(logits, target, reduction="none").double().cpu()
         correct = (logits.argmax(-1) == target).cpu()
-        lengths = batch.observation.sum(1).tolist()
-        for i, own, right in zip(part, nll.split(lengths), correct.split(lengths), strict=True):
-            hits, length = int(right.sum()), len(own)
+        lengths = batch.observation.sum(1)
+        first = (lengths.cumsum(0) - lengths).tolist()
+        opening = logits[first].log_softmax(-1)[:, refusal].tolist()
+        own = zip(nll.split(lengths.tolist()), correct.split(lengths.tolist()), strict=True)
+        for i, (losses, right), log_p in zip(part, own, opening, strict=True):
+            hits, length = int(right.sum()), len(losses)
             text = wanted[i].text
-            sums[i] = Sums(1, length, len(text), float(own.sum()), hits, hits == length)
+            sums[i] = Sums(1, length, len(text), float(losses.sum()), hits, hits == length)
+            sums[i].opening = log_p
         done += len(part)
         if progress:
             progress(done)
@@ -234,14 +245,23 @@ def summarise(wanted: Sequence[Prediction], sums: Sequence[Sums]) -> dict[str, A
     """Means over tokens, characters or transitions, with intervals over episodes; overall and by type.
 
     ``nll_per_token`` depends on the tokenizer; between models with different ones compare
-    ``nll_per_character``.
+    ``nll_per_character``. ``refusal_auroc`` is the probability that the first token of a refusal is more
+    likely where an action is refused than where one is carried out (1/2: the model cannot tell them apart).
     """
     overall = _Units()
     types: dict[str, _Units] = {}
     for prediction, one in zip(wanted, sums, strict=True):
         overall.add(prediction, one)
         types.setdefault(prediction.task_type, _Units()).add(prediction, one)
-    return {**overall.describe(), "by_type": {k: types[k].describe() for k in sorted(types)}}
+    found = {**overall.describe(), "by_type": {k: types[k].describe() for k in sorted(types)}}
+    refused = np.array([prediction.refused for prediction in wanted])
+    if 0 < refused.sum() < len(refused):
+        from scipy.stats import mannwhitneyu
+
+        openings = np.array([one.opening for one in sums])
+        ranks = mannwhitneyu(openings[refused], openings[~refused]).statistic
+        found["refusal_auroc"] = float(ranks / refused.sum() / (~refused).sum())
+    return found
 
 
 def transitions_hash(episodes: Sequence[Episode]) -> str:

@@ -151,3 +151,6 @@ class CloningSettings(Group):
     """share of the steps over which the learning rate rises"""
     context_weight: AtLeastZero = 0.3
     """loss weight of the tokens outside the expert's responses, relative to 1 inside them"""
+    observation_weight: AtLeastZero | None = None
+    """the same of the tokens of observations (ActObs: 1 with ``context_weight: 0``); null:
+    ``context_weight``"""

@@ -242,8 +242,9 @@ class WorldModelLearningSettings(Group):
     checkpoint_every: Positive = 10
     """number of updates of the second stage between checkpoints"""
     held_out_episodes: Count = 0
-    """number of the start policy's episodes on the evaluation split on which the world model is measured: at
-    the start, after learning it, and after RL (also with ``method: off``); 0: not measured"""
+    """number of episodes of the evaluation split on which the world model is measured: at the start, after
+    learning it, and after RL (also with ``method: off``). They are the expert's with half of the actions
+    perturbed, the same in all runs (without an expert: the start policy's); 0: not measured"""
 
     @property
     def updates(self) -> int:

@@ -117,10 +117,11 @@ def clone(
 ) -> bool:
     """Trains the policy on expert rows; False when it was asked to stop before the last step.
 
-    The response's tokens weigh 1, all others ``context_weight``: a model trained from scratch has the
-    language to learn as well. Weight matrices are trained by Muon, the others by AdamW; for a model
-    trained from scratch that gave more than twice the success of AdamW alone in the same time. A pretrained
-    model and adapters are trained by AdamW alone (``matrix_lr: null``).
+    The response's tokens weigh 1, those of observations ``observation_weight``, all others
+    ``context_weight``: a model trained from scratch has the language to learn as well. Weight matrices are
+    trained by Muon, the others by AdamW; for a model trained from scratch that gave more than twice the
+    success of AdamW alone in the same time. A pretrained model and adapters are trained by AdamW alone
+    (``matrix_lr: null``).
 
     Args:
         policy: is changed in place.
@@ -201,7 +202,7 @@ class _Cloner:
         for optimizer, lrs in zip(self.optimizers, self.peaks, strict=True):
             for group, lr in zip(optimizer.param_groups, lrs, strict=True):
                 group["lr"] = lr * share
-        loss, accuracy = _loss(self.policy, next(self.batches), self.settings.context_weight)
+        loss, accuracy = _loss(self.policy, next(self.batches), self.settings)
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -269,13 +270,15 @@ def _batches(
 
 
 def _loss(
-    policy: LocalPolicy, rows: Sequence[TokenRow], context_weight: float
+    policy: LocalPolicy, rows: Sequence[TokenRow], own: CloningSettings
 ) -> tuple[Tensor, float]:
     batch = collate(rows, policy.pad_id).to(policy.device)
-    if context_weight == 0:
+    if own.context_weight == 0 and not own.observation_weight:
         return _response_loss(policy, batch)
     logits = policy.whole_logits(batch)
-    weights = batch.attention_mask.float() * context_weight
+    weights = batch.attention_mask.float() * own.context_weight
+    if own.observation_weight is not None:
+        weights[batch.observation] = own.observation_weight
     weights[batch.action] = 1.0
     targets, weights = batch.ids[:, 1:], weights[:, 1:]
     losses = torch.nn.functional.cross_entropy(

@@ -21,14 +21,14 @@ import torch
 
 from paw_gym.internals.files import append_jsonl, truncate_jsonl, write_json, write_text
 from paw_gym.transition import Episode, read_jsonl, write_jsonl
-from paw_train.environments import agent_env_maker, make_pool, training_env
+from paw_train.environments import agent_env_maker, has_solver, make_pool, training_env
 from paw_train.evaluation import world_model
 from paw_train.evaluation.terminal import Display
 from paw_train.evaluation.world_model import Embedder, make_embedder
 from paw_train.policies.checkpoints import find_checkpoint, remove_checkpoint
 from paw_train.policies.local.checkpoint import load_checkpoint, save_checkpoint
 from paw_train.policies.local.policy import LocalPolicy
-from paw_train.rollouts.rollout import rollout
+from paw_train.rollouts.rollout import demonstrations, rollout
 from paw_train.rollouts.tokens import TokenRow
 from paw_train.settings import Settings
 from paw_train.settings.sharing import shared_transitions
@@ -121,8 +121,7 @@ class WorldModelStages:
         path = self.place / f"{when}.json"
         if not self.own.held_out_episodes or path.exists():
             return
-        split, count = self.settings.evaluation.split, self.own.held_out_episodes
-        episodes = self._played("held_out.jsonl", split, count, _HELD_OUT)
+        episodes = self._held_out(self.own.held_out_episodes)
         shared = self._shared("start.json") if when == "start" else None
         if _copied(shared, path):
             return
@@ -134,13 +133,13 @@ class WorldModelStages:
             s.only_env,
             s.evaluation.split,
             s.rollout,
-            self._embed(),
+            self._embed() if self.own.method != "off" else None,
             self.display,
         )
         result |= {
             "when": when,
             "model": self.settings.name,
-            "encoder": self.own.encoder,
+            "encoder": self.own.encoder if self.own.method != "off" else None,
             "encoder_prefix": self.own.encoder_prefix,
             "seconds": time.perf_counter() - started,
         }
@@ -152,6 +151,24 @@ class WorldModelStages:
         self.display.say(
             f"World model ({when}): " + ", ".join(f"{name} {value}" for name, value in entries)
         )
+
+    def _held_out(self, count: int) -> list[Episode]:
+        """Episodes of the evaluation split: the expert's, perturbed, or the start policy's without one.
+
+        The expert's are the same in all runs that are compared, whatever their seeds.
+        """
+        env, split = self.settings.only_env, self.settings.evaluation.split
+        path = self.place / "held_out.jsonl"
+        if path.exists() or not has_solver(env, split):
+            return self._played("held_out.jsonl", split, count, _HELD_OUT)
+        pool = make_pool(env, split, count, 1, _HELD_OUT)
+        rng = np.random.default_rng(_HELD_OUT)
+        tasks = rng.choice(pool.tasks.ids, count, replace=count > len(pool.tasks)).tolist()
+        trajectories = demonstrations(pool, None, tasks, noise=0.5, rng=rng, misplaced=0.5)
+        pool.close()
+        self.place.mkdir(parents=True, exist_ok=True)
+        write_jsonl(path, [t.episode for t in trajectories if t.episode.error is None])
+        return list(read_jsonl(path))
 
     # --- stage 1 -----------------------------------------------------------------------------------
 

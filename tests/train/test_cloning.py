@@ -16,7 +16,7 @@ from paw_train.policies.local.guarded_step import TrainingDivergedError  # noqa:
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.rollouts.tokens import ACTION, OBSERVATION, TokenRow  # noqa: E402
 from paw_train.settings import CloningSettings  # noqa: E402
-from paw_train.training.cloning import _Cloner, clone  # noqa: E402
+from paw_train.training.cloning import _Cloner, _loss, clone  # noqa: E402
 
 STEPS = 7
 
@@ -87,6 +87,21 @@ def test_a_warm_start_that_diverges_ends_with_its_rates_named_and_nothing_saved(
         clone(tiny_policy(), _rows(), settings, 5, log, checkpoint=checkpoint, max_skipped=2)
     state = torch.load(checkpoint / "state.pt", weights_only=True)
     assert state["step"] == 1  # the last step whose gradient was a number
+
+
+@pytest.mark.parametrize(("context", "observation"), [(0.3, None), (0.0, 1.0), (0.2, 0.5)])
+def test_each_token_weighs_as_its_role(context: float, observation: float | None) -> None:
+    policy, rows = tiny_policy(), _rows()
+    own = CloningSettings(context_weight=context, observation_weight=observation)
+    weights = {ACTION: 1.0, OBSERVATION: context if observation is None else observation}
+    total = weight = 0.0
+    for row in rows:
+        logp = policy.model(torch.tensor([row.ids])).logits[0].log_softmax(-1)
+        for place in range(1, len(row.ids)):
+            w = weights.get(row.role[place], context)
+            total -= w * logp[place - 1, row.ids[place]].item()
+            weight += w
+    assert _loss(policy, rows, own)[0].item() == pytest.approx(total / weight, rel=1e-5)
 
 
 def test_a_gpus_generator_goes_on_where_it_was(

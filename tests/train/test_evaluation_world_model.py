@@ -7,6 +7,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -111,6 +112,24 @@ def test_likelihood_and_accuracy_are_those_of_the_model(policy: LocalPolicy) -> 
         assert one.nll == pytest.approx(-float(trained_on.double().sum()), rel=1e-5)
         assert one.correct == int((guesses == ids[0, start:end]).sum())
         assert one.exact == int(one.correct == one.tokens)
+
+
+def test_the_auroc_is_the_share_of_pairs_in_order(policy: LocalPolicy) -> None:
+    pool, _ = play(policy, "window")
+    rng = np.random.default_rng(1)
+    played = demonstrations(pool, None, list(pool.tasks.ids[:2]), 0.7, rng, misplaced=1.0)
+    wanted = predict(policy, pool, [t.episode for t in played])
+    refusal = policy.chat.content("Nothing happens.")[0]
+    first: dict[bool, list[float]] = {True: [], False: []}
+    for p in wanted:
+        start = p.row.places(OBSERVATION)[0][0]
+        with torch.no_grad():
+            logits = policy.model(torch.tensor([p.row.ids[:start]])).logits[0, -1].double()
+        first[p.refused].append(logits.log_softmax(-1)[refusal].item())
+    pairs = [(a > b) + (a == b) / 2 for a in first[True] for b in first[False]]
+    found = world_model.summarise(wanted, world_model.score(policy, wanted))
+    assert found["refusal_auroc"] == pytest.approx(np.mean(pairs), abs=1e-3)
+    assert "refusal_auroc" not in world_model.summarise(wanted[:1], [world_model.Sums()])
 
 
 def test_a_model_that_has_learned_the_answers_writes_them(policy: LocalPolicy) -> None:

@@ -15,6 +15,7 @@ pytest.importorskip("torch")
 
 from paw_gym.transition import read_jsonl
 from paw_train.evaluation import world_model_program
+from paw_train.reporting.compare.results import read_run
 from paw_train.reporting.run.page import write_report
 from paw_train.settings import load_settings
 from paw_train.training import local
@@ -127,7 +128,7 @@ def test_asked_to_stop_it_stops_in_the_second_stage_and_goes_on(
 
 
 MOMENTS = (
-    ("paw_train.world_model_learning.stages:rollout", 1),  # between held-out and training episodes
+    ("paw_train.world_model_learning.stages:rollout", 0),  # between held-out and training episodes
     ("paw_train.world_model_learning.stages:append_jsonl", 1),  # after an update, before its record
     ("os:replace", 3),  # in the renames of what comes then
     ("paw_train.training.local:append_jsonl", 0),  # in policy RL
@@ -158,9 +159,17 @@ def test_runs_share_what_the_start_policy_played(tmp_path: Path) -> None:
         )
         for name in ("sft", "off")
     ]  # fmt: skip
-    for name in ("held_out.jsonl", "start.json"):
-        one, other = ((run / "world_model" / name).read_bytes() for run in runs)
-        assert one == other
+    other = ["seed=1", "updates=0", "cloning.steps=2"]
+    runs.append(
+        local.train_from_recipe("smoke", [*overrides(tmp_path / "1", "off"), *other], quiet=True)
+    )
+    held_out = [(run / "world_model" / "held_out.jsonl").read_bytes() for run in runs]
+    assert len({*held_out}) == 1, "whatever the seed and the method"
+    kept = read_run(runs[1], "off", 0).after
+    measured = json.loads((runs[1] / "world_model" / "trained.json").read_text())
+    assert kept["common_nll"] == pytest.approx(measured["nll_per_token"]["mean"], rel=1e-4)
+    assert kept["common_auroc"] == pytest.approx(measured["refusal_auroc"], rel=1e-4)
+    assert "similarity" not in measured, "nothing was learned in a space of vectors"
     assert not (runs[1] / "world_model" / "learned.json").exists()
     assert (runs[1] / "world_model" / "trained.json").exists()
     # the start of policy RL differs, and so its evaluation is not shared

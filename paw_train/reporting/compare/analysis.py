@@ -263,12 +263,18 @@ def _over_training(key: str, share: float) -> Callable[[RunResult], float | None
     return measure
 
 
+def _after(key: str) -> Callable[[RunResult], float | None]:
+    return lambda run: run.after.get(key)
+
+
 SECONDARY: Mapping[str, Callable[[RunResult], float | None]] = MappingProxyType(
     {
         "success in training, mean of all updates, %": _over_training("success_rate", 1.0),
         "success in training, last quarter, %": _over_training("success_rate", 0.25),
         "groups with equal returns, mean of all updates, %": _over_training("equal_groups", 1.0),
         "observation NLL, last quarter": _over_training("obs_nll", 0.25),
+        "observation NLL after RL, on common transitions": _after("common_nll"),
+        "AUROC of refusals after RL, on common transitions": _after("common_auroc"),
         "invalid responses, last quarter, %": _over_training("invalid_rate", 0.25),
         # with optimizer.measure_gradients; for comparisons at equal strength
         "gradient norm of the policy term": _over_training("grad_norm_policy", 1.0),

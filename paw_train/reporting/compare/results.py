@@ -70,7 +70,7 @@ def read_run(folder: Path, arm: str, seed: int) -> RunResult:
         seed,
         relevant(run.config),
         _evaluation(folder / "eval_before.json"),
-        after,
+        after | _world_model(folder / "world_model" / "trained.json"),
         [[r["update"], _rounded(r["success_rate"]), r.get("n", 0)] for r in run.validation],
         _series(run),
     )
@@ -93,6 +93,18 @@ def _evaluation(path: Path) -> dict[str, Any] | None:
     elif runs:
         kept["successes"] = runs
     return kept
+
+
+def _world_model(path: Path) -> dict[str, Any]:
+    """NLL and AUROC on the transitions that all runs share (``held_out_episodes``), where measured."""
+    if not path.exists():
+        return {}
+    found = json.loads(path.read_text(encoding="utf-8"))
+    kept = {
+        "common_nll": found["nll_per_token"]["mean"],
+        "common_auroc": found.get("refusal_auroc"),
+    }
+    return {key: _rounded(value) for key, value in kept.items() if value is not None}
 
 
 def _series(run: RunData) -> dict[str, list[float | None]]:
