@@ -13,8 +13,10 @@ import ast
 import contextlib
 import copy
 import json
+import math
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -26,9 +28,10 @@ from pathlib import Path
 from typing import Any
 
 UPDATE = "minibatches schedule_share averaged update_seed optimizer_steps"
+RUN_SEED = "test_the_seed_of_a_run_decides_its_environments_seeds"
 SERVERS = "env_servers/sessions env_servers/contracts env_servers/tokens env_servers/stopping"
 TARGETS: dict[str, tuple[str, str, str]] = {
-    # name: (module, functions - all if empty -, tests that belong to it: a/b is tests/a/test_b.py)
+    # name: (module, functions - all if empty -, its tests or one of them: a/b is tests/a/test_b.py)
     "rows": ("paw_train/rollouts/tokens.py", "", "train/tokens train/update"),
     "batches": ("paw_train/losses/batch.py", "", "train/objective train/update"),
     "advantages": ("paw_train/algorithms/group_statistics.py", "", "train/advantages"),
@@ -40,7 +43,11 @@ TARGETS: dict[str, tuple[str, str, str]] = {
     "world model": ("paw_train/losses/world_model.py", "", "train/world_model train/objective"),
     "update": ("paw_train/algorithms/update.py", UPDATE, "train/update train/objective"),
     "guarded step": ("paw_train/policies/local/guarded_step.py", "", "train/update train/cloning"),
-    "panel seeds": ("paw_train/evaluation/runner.py", "environment_seeds", "train/evaluation"),
+    "panel seeds": (
+        "paw_train/evaluation/runner.py",
+        "environment_seeds",
+        f"train/evaluation::{RUN_SEED}",
+    ),
     "response seeds": ("paw_train/rollouts/policy.py", "response_seed", "train/rollout"),
     "files": ("paw_gym/internals/files.py", "", "gym/internals train/checkpoint"),
     "find checkpoint": ("paw_train/policies/checkpoints.py", "", "train/checkpoint"),
@@ -55,7 +62,8 @@ SWAPS = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.Mod: ast.Mult,
     ast.FloorDiv: ast.Mult, ast.And: ast.Or, ast.Or: ast.And, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
 }  # fmt: skip
-SECONDS = 240
+LEAST, TIMES = 60, 10
+"""seconds that a mutant's tests may take, whatever they take without it, and times what they take"""
 
 
 def mutants(source: str, functions: str) -> Iterator[tuple[int, str, str]]:
@@ -103,8 +111,8 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, str, Any]]:
                 yield f"without {text}", field, [*held[:i], ast.Pass(), *held[i + 1 :]]
 
 
-def killed(tests: list[str]) -> bool:
-    """True if the tests fail, in a fork of this process."""
+def killed(tests: list[str], seconds: float) -> bool:
+    """True if the tests fail, or take longer than so many seconds, in a fork of this process."""
     child = os.fork()
     if child == 0:
         os.setpgid(0, 0)
@@ -114,7 +122,8 @@ def killed(tests: list[str]) -> bool:
         import pytest
 
         os._exit(int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *tests])))
-    for _ in range(SECONDS * 10):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
             return status != 0
@@ -149,17 +158,19 @@ def main() -> None:
         for name in options.only or TARGETS:
             module, functions, listed_tests = TARGETS[name]
             tests = [
-                str(Path("tests", t).with_name(f"test_{Path(t).name}.py"))
+                re.sub(r"(\w+)(::|$)", r"test_\1.py\2", f"tests/{t}", count=1)
                 for t in listed_tests.split()
             ]
             source = Path(module).read_text(encoding="utf-8")
             found = list(mutants(source, functions))
             chosen = random.Random(options.seed).sample(found, min(options.each, len(found)))
-            assert not killed(tests), f"{name}: the tests fail as it is"
+            start = time.monotonic()
+            assert not killed(tests, math.inf), f"{name}: the tests fail as it is"
+            seconds = LEAST + TIMES * (time.monotonic() - start)
             survived = []
             for line, change, text in sorted(chosen):
                 Path(module).write_text(text, encoding="utf-8")
-                if not killed(tests):
+                if not killed(tests, seconds):
                     survived.append(f"{module}:{line}: {change}")
                     print(survived[-1], flush=True)
             Path(module).write_text(source, encoding="utf-8")
