@@ -39,6 +39,8 @@ _MISTAKES = 20
 """of a malformed request that are listed"""
 _MEMBERS = 64
 """of one JSON object: each unknown one would be a mistake of its own"""
+_OBJECTS = 8192
+"""of one body: a batch of the longest has half as many, and each of a million would be parsed"""
 _FEW = 1000
 """members of all objects together, up to which they are not counted for each object"""
 _LONG = 64 << 10
@@ -146,13 +148,13 @@ async def read(model: type[Model], request: Request) -> Model:
 
 
 def _parsed(model: type[Model], body: bytes) -> Model:
-    if body.count(b":") > _FEW:
+    if body.count(b":") > _FEW or body.count(b"{") > _OBJECTS:
         _require_small_objects(body)
     return model.model_validate_json(body)
 
 
 def _require_small_objects(body: bytes) -> None:
-    members = [0]
+    members, objects = [0], 0
     for found in _STRUCTURE.finditer(body):
         match found[1]:
             case b":":
@@ -161,6 +163,9 @@ def _require_small_objects(body: bytes) -> None:
                     raise ProblemError(422, f"An object has at most {_MEMBERS} members.")
             case b"{":
                 members.append(0)
+                objects += 1
+                if objects > _OBJECTS:
+                    raise ProblemError(422, f"A body has at most {_OBJECTS:,} objects.")
             case b"}" if len(members) > 1:
                 members.pop()
 

@@ -118,6 +118,22 @@ def test_no_data_becomes_code() -> None:
     assert found - ALLOWED == set()
 
 
+def test_what_is_printed_is_harmless() -> None:
+    """Through consoles that send nobody's escapes, and as JSON that holds no NaN."""
+    found = [
+        f"{path.relative_to(ROOT)}: {ast.unparse(node.func)}"
+        for path in FILES
+        if path.relative_to(ROOT).parts[0] in ("paw_gym", "paw_train", "env_servers")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        and (
+            ast.unparse(node.func).split(".")[-1] == "Console"
+            or (path.parent.name == "cli" and ast.unparse(node.func) == "json.dumps")
+        )
+    ]
+    assert found == ["paw_gym/internals/printable.py: Console"]
+
+
 def _ruff(*arguments: str, stdin: str | None = None) -> set[tuple[str, str]]:
     pytest.importorskip("ruff", reason="ruff is not installed")
     command = [sys.executable, "-m", "ruff", "check", "--isolated", "--no-cache", "--ignore-noqa"]

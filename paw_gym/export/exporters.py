@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from paw_gym.internals.printable import markdown_text
 from paw_gym.internals.registry import Registry
 from paw_gym.transition import Episode, Transition, write_jsonl, write_parquet
 
@@ -40,6 +41,11 @@ class Tally:
     transitions: int = 0
     successes: int = 0
     env_ids: set[str] = field(default_factory=set)
+
+    @property
+    def environments(self) -> str:
+        """Their ids, in Markdown."""
+        return ", ".join(map(markdown_text, sorted(self.env_ids)))
 
     def count(
         self, episodes: Iterable[Episode], progress: Callable[[Tally], None] | None = None

@@ -101,7 +101,7 @@ configs:
 # {name}
 
 {tally.transitions:,} transitions of {tally.episodes:,} episodes, {tally.successes:,} of them
-successful, from {", ".join(f"`{env}`" for env in sorted(tally.env_ids))}.
+successful, from {tally.environments}.
 
 ```python
 from datasets import load_dataset

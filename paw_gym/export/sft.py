@@ -173,7 +173,6 @@ def _card(name: str, summary: SFTSummary) -> str:
     )
     counts = "\n".join(f"- `{kind}`: {count:,} examples" for kind, count in summary.rows.items())
     kind = next(iter(summary.rows))
-    environments = ", ".join(f"`{env}`" for env in sorted(summary.tally.env_ids))
     return f"""---
 pretty_name: {yaml_text(name)}
 tags: [reinforcement-learning, text-environments, paw-gym, sft]
@@ -183,7 +182,7 @@ configs:
 
 # {name}
 
-Chat-format examples from {summary.tally.episodes:,} episodes of {environments}:
+Chat-format examples from {summary.tally.episodes:,} episodes of {summary.tally.environments}:
 
 {counts}
 

@@ -39,31 +39,33 @@ def conformance(
 
     Exit code 1: the trainer differs without a fault, or a fault was missed.
     """
-    import json
     import sys
     from contextlib import redirect_stdout
 
-    from rich.console import Console
+    from rich.text import Text
 
+    from paw_gym.internals.files import json_text
     from paw_gym.internals.naming import require_choice
+    from paw_gym.internals.printable import safe_console
     from paw_train.conformance.faults import FAULTS
     from paw_train.conformance.suite import run, trainer_of
 
     for name in fault or ():
         require_choice("--fault", name, tuple(FAULTS))
-    waiting = Console(stderr=True)
+    waiting = safe_console(stderr=True)
     # what libraries print while they are imported is no part of the result
     with redirect_stdout(sys.stderr), waiting.status("starting") as status:
         trainer = trainer_of(engine)
         result = run(trainer, engine, fault or tuple(FAULTS), status.update)
     if as_json:
-        typer.echo(json.dumps(result.to_dict(), indent=1))
+        typer.echo(json_text(result.to_dict(), indent=1))
     else:
-        console = Console(highlight=False, soft_wrap=True)
+        console = safe_console(highlight=False, soft_wrap=True)
         console.print(_table(result))
         for objective, deviations in result.deviations.items():
             for deviation in deviations:
-                console.print(f"[red]{objective}[/red]: {deviation.check}: {deviation.message}")
+                found = f": {deviation.check}: {deviation.message}"
+                console.print(Text.assemble((objective, "red"), found))
     if not result.conforms or result.count("missed"):
         raise typer.Exit(1)
 

@@ -34,10 +34,10 @@ Dest = Annotated[
 def list_() -> None:
     """List the data sets, and the folders of those that are here."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
     from paw_gym.data import dataset_names, default_folder, load_manifest
+    from paw_gym.internals.printable import safe_console
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for header in ("data set", "what it is", "licence", "here"):
@@ -48,7 +48,7 @@ def list_() -> None:
         table.add_row(
             name, f"{manifest.title}\n[dim]{manifest.homepage}[/dim]", manifest.licence, here
         )
-    Console().print(table)
+    safe_console().print(table)
 
 
 @data.command()
@@ -69,15 +69,15 @@ def download(
     ] = False,
 ) -> None:
     """Download a data set. An interrupted download continues where it stopped."""
-    from rich.console import Console
     from rich.progress import TaskProgressColumn
 
     from paw_gym.data import default_folder, download_dataset, load_manifest, read_receipt
+    from paw_gym.internals.printable import safe_console
 
     if mirror is not None and from_folder is not None:
         raise ValueError("Give either --mirror or --from-folder, not both.")
     manifest = load_manifest(name)
-    console = Console(highlight=False, soft_wrap=True)
+    console = safe_console(highlight=False, soft_wrap=True)
     before = read_receipt(dest or default_folder(name))
     with progress_bars(TaskProgressColumn()) as progress:
         folder = download_dataset(
@@ -111,10 +111,10 @@ def verify(
     quick: Annotated[bool, typer.Option("--quick", help="Compare sizes only.")] = False,
 ) -> None:
     """Compare a data set on disk with its receipt; exit code 1 if something changed."""
-    from rich.console import Console
     from rich.progress import TaskProgressColumn
 
     from paw_gym.data import default_folder, load_manifest, read_receipt, verify_dataset
+    from paw_gym.internals.printable import safe_console
 
     folder = dest or default_folder(load_manifest(name).name)
     if not folder.is_dir():
@@ -123,7 +123,7 @@ def verify(
         )
     with progress_bars(TaskProgressColumn()) as progress:
         problems = verify_dataset(folder, quick=quick, progress=progress)
-    console = Console(highlight=False, soft_wrap=True)
+    console = safe_console(highlight=False, soft_wrap=True)
     for problem in problems[:20]:
         console.print(problem, style="red", markup=False)
     if problems:
@@ -172,15 +172,15 @@ def build(
     ] = False,
 ) -> None:
     """Build an index. An interrupted build continues where it stopped."""
-    from rich.console import Console
     from rich.progress import MofNCompleteColumn
 
     from paw_gym.internals.naming import did_you_mean
+    from paw_gym.internals.printable import safe_console
     from paw_gym.retrieval.corpus import Corpus
 
     if retriever not in KINDS:
         raise ValueError(f"There is no index for {retriever!r}. {did_you_mean(retriever, KINDS)}")
-    console = Console(highlight=False, soft_wrap=True)
+    console = safe_console(highlight=False, soft_wrap=True)
     opened = Corpus.open(corpus, "skip" if skip_malformed else "raise")
     if opened.skipped:
         lines = ", ".join(map(str, opened.skipped[:5]))
@@ -228,10 +228,11 @@ Show = Callable[[str, int, int | None], None]
 @contextmanager
 def progress_bars(amount: Any) -> Iterator[Show]:
     """A bar for each name, added at its first report: the value is a function of (name, done, total)."""
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
+    from paw_gym.internals.printable import safe_console
+
+    console = safe_console(stderr=True)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

@@ -31,9 +31,9 @@ def envs(
 
 def _list() -> None:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
+    from paw_gym.internals.printable import safe_console
     from paw_gym.registration import text_env_ids, text_env_spec
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -43,7 +43,7 @@ def _list() -> None:
     for env_id in text_env_ids():
         spec = text_env_spec(env_id)
         table.add_row(env_id, spec.description, spec.package)
-    console = Console()
+    console = safe_console()
     console.print(table)
     console.print(
         "[dim]paw envs ENV describes one, paw play ENV plays it, paw check ENV tests it.[/dim]"
@@ -53,17 +53,17 @@ def _list() -> None:
 def _describe(name: str) -> None:
     import inspect
 
-    from rich.console import Console
     from rich.markdown import Markdown
 
     from paw_gym.internals.constructors import creator_of, registered_id
+    from paw_gym.internals.printable import safe_console
     from paw_gym.registration import text_env_spec
     from paw_train.cli.arguments import full_env_id
 
     env_id = registered_id(full_env_id(name))
     creator = creator_of(env_id)
     page = inspect.getdoc(getattr(creator, "play", creator)) or text_env_spec(env_id).description
-    console = Console()
+    console = safe_console()
     console.print(Markdown(f"# {env_id}\n\n{page}"))
 
 
@@ -182,13 +182,12 @@ def new_env(
     ] = Path(),
 ) -> None:
     """Write a package with an environment, its registration, tests and page. It passes `paw check`."""
-    from rich.console import Console
-
+    from paw_gym.internals.printable import safe_console
     from paw_train.cli.scaffold import Names, write_scaffold
 
     names = Names.of(name)
     folder = write_scaffold(names, into)
-    console = Console(highlight=False, soft_wrap=True)
+    console = safe_console(highlight=False, soft_wrap=True)
     console.print(f"[green]Wrote[/green] {folder}")
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):
         console.print(f"  {path.relative_to(folder)}", style="dim", markup=False)

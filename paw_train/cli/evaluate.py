@@ -130,6 +130,8 @@ def evaluate(
         return
     import json
 
+    from paw_gym.internals.files import json_text
+    from paw_gym.internals.printable import printable
     from paw_train.evaluation import evaluate_from_args
 
     silent, single = quiet or as_json, len(models) == len(panels) == 1
@@ -146,9 +148,9 @@ def evaluate(
         several = evaluate_several(models, settings, out, agent, panels, seeds, silent, fresh)
         results, failed = several.results, several.failed
     if as_json:
-        typer.echo(json.dumps(results[0] if single else results, indent=2))
+        typer.echo(json_text(results[0] if single else results, indent=2))
     for reason in failed:
-        typer.echo(f"Error: {reason}", err=True)
+        typer.echo(printable(f"Error: {reason}"), err=True)
     if failed:
         raise typer.Exit(NONE)
     if any(result["errors"] for result in results):
@@ -166,10 +168,8 @@ def _estimate(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    import json
-
-    from rich.console import Console
-
+    from paw_gym.internals.files import json_text
+    from paw_gym.internals.printable import safe_console
     from paw_train.evaluation.program import estimate_from_args
     from paw_train.evaluation.terminal import estimate_table
 
@@ -177,11 +177,11 @@ def _estimate(
     names = [(model, panel) for model in models for panel in panels]
     found = [estimate_from_args(model, settings, agent, panel, seeds) for model, panel in names]
     if as_json:
-        typer.echo(json.dumps(found if several else found[0], indent=2))
+        typer.echo(json_text(found if several else found[0], indent=2))
     elif not quiet:
         for (model, panel), estimate in zip(names, found, strict=True):
             title = f"{model} {panel or ''}" if several else ""
-            Console().print(estimate_table(estimate, title))
+            safe_console().print(estimate_table(estimate, title))
 
 
 @app.command("eval-wm", rich_help_panel=TRAINING)
@@ -255,8 +255,7 @@ def table(
     ] = False,
 ) -> None:
     """Show results side by side: tasks, success rate and its 95 % interval, score, cost."""
-    from rich.console import Console
-
+    from paw_gym.internals.printable import safe_console
     from paw_train.evaluation import comparison
 
     if md and as_csv:
@@ -265,7 +264,7 @@ def table(
     if md or as_csv:
         typer.echo(comparison.as_csv(found) if as_csv else comparison.as_markdown(found), nl=False)
     else:
-        Console().print(comparison.as_rich(found))
+        safe_console().print(comparison.as_rich(found))
 
 
 @app.command("compare-results", rich_help_panel=TRAINING)

@@ -170,9 +170,8 @@ def retriever(
     verbose: Verbose = False,
 ) -> None:
     """Serve a retriever, for [cyan]SearchQA-v0(retriever=URL)[/cyan] and for Search-R1 clients."""
-    from rich.console import Console
-
     from env_servers.retrieval import Limits, create_app
+    from paw_gym.internals.printable import safe_console
     from paw_gym.retrieval import make_retriever
     from paw_train.cli.arguments import parse_settings
 
@@ -181,7 +180,7 @@ def retriever(
     chosen |= {key: value for key, value in (("corpus", corpus), ("index", index)) if value}
 
     def make() -> Any:
-        with Console(stderr=True).status(f"opening the retriever {name} ..."):
+        with safe_console(stderr=True).status(f"opening the retriever {name} ..."):
             opened = make_retriever(name, **chosen)
         return create_app(
             opened,

@@ -16,13 +16,13 @@ app = typer.Typer()
 def recipes() -> None:
     """List the recipes of `paw train` and the grids of `paw compare`."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    from paw_gym.internals.printable import safe_console
     from paw_train.settings.recipes import Kind, descriptions
 
-    console = Console()
+    console = safe_console()
     kinds: tuple[tuple[Kind, str], ...] = (("recipe", "paw train"), ("grid", "paw compare"))
     for kind, command in kinds:
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)

@@ -287,7 +287,8 @@ class WorldModelStages:
             learner.updater.load_state_dict(state["optimizer"])
             start = int(state["update"])
             self.display.say(f"Learning the world model continues after update {start}.")
-        truncate_jsonl(log, "update", start + 1)
+        if truncate_jsonl(log, "update", start + 1):
+            self.display.say(f"{log}: lines that were cut short are dropped.")
         total = self.own.updates
         with self.display.task(f"learning the world model ({self.own.method})", total) as advance:
             for update in range(start, total):

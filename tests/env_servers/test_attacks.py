@@ -48,7 +48,7 @@ every_server = pytest.mark.parametrize("server", ALL, indirect=True)
 
 # --- what is wrong costs no more than what is right --------------------------------------------------
 
-MANY = 20_000
+MANY = 8_000
 MEMBERS = {str(number): [] for number in range(MANY)}
 OPEN = {"op": "open", "env_id": "x", "kwargs": MEMBERS}
 RESTORE = {"op": "restore", "session": "s", "reset": {}, "steps": [1] * MANY}
@@ -81,6 +81,12 @@ def test_one_mistake_is_enough(attack: str, monkeypatch: pytest.MonkeyPatch) -> 
     answer = web.post(path, json=body)
     assert answer.status_code == 422
     assert sum(counted) < 10, f"{sum(counted)} mistakes were looked for"
+
+
+def test_a_million_objects_are_refused_before_they_are_parsed() -> None:
+    web = TestClient(made("gateway", None), ADDRESS, headers=KEY)
+    answer = web.post("/v1/calls", json={"calls": [{}] * 10_000})
+    assert answer.status_code == 422 and "8,192 objects" in answer.json()["detail"]
 
 
 def test_braces_and_colons_in_texts_are_no_members() -> None:

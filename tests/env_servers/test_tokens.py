@@ -82,7 +82,8 @@ def test_which_token_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PAW_SERVE_TOKEN", raising=False)
     made = [settings_of("0.0.0.0", 0, None, False) for _ in range(2)]
     assert made[0].is_new and made[0].token != made[1].token and len(made[0].token or "") == 32
-    assert settings_of("127.0.0.1", 0, "mine", False).token == "mine"
+    chosen = settings_of("127.0.0.1", 0, "mine", False)
+    assert chosen.token == "mine" and not chosen.is_new
     monkeypatch.setenv("PAW_SERVE_TOKEN", "of the environment")
     given = settings_of("127.0.0.1", 0, None, False)
     assert given.token == "of the environment" and not given.is_new

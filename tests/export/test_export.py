@@ -156,6 +156,16 @@ class TestHub:
             card = (folder / "README.md").read_text(encoding="utf-8").split("---\n")[1]
             assert yaml.safe_load(card)["pretty_name"] == name
 
+    def test_an_id_of_an_environment_is_no_markdown(
+        self, played: list[Episode], tmp_path: Path
+    ) -> None:
+        foreign = replace(played[0], env_id="`\n# [x](http://x) <b>")
+        write_hub_dataset(tmp_path / "hub", [foreign])
+        write_sft(tmp_path / "sft", [foreign])
+        for folder in ("hub", "sft"):
+            card = (tmp_path / folder / "README.md").read_text(encoding="utf-8")
+            assert "\\` # \\[x\\](http:\\//x) \\<b\\>" in card
+
     def test_one_parquet_file(
         self, paw: Paw, run: Path, played: list[Episode], tmp_path: Path
     ) -> None:

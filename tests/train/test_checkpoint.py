@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from paw_gym.internals.files import append_jsonl, truncate_jsonl  # noqa: E402
-from paw_train.policies.checkpoints import find_checkpoint  # noqa: E402
+from paw_train.policies.checkpoints import find_checkpoint, remove_checkpoint  # noqa: E402
 from paw_train.policies.local.checkpoint import (  # noqa: E402
     load_checkpoint,
     save_checkpoint,
@@ -85,6 +85,26 @@ def test_a_kill_while_replacing_leaves_a_checkpoint(tmp_path: Path) -> None:
     save_checkpoint(tmp_path / "c", _policy(), {"update": 2})
     assert [p.name for p in tmp_path.iterdir()] == ["c"]
     assert find_checkpoint(tmp_path / "nothing") is None
+    for name in ("c.old", "c.new"):
+        (tmp_path / name).mkdir()
+    remove_checkpoint(tmp_path / "c")
+    assert list(tmp_path.iterdir()) == []
+    remove_checkpoint(tmp_path / "c")  # what is not there is no error
+
+
+def test_all_is_on_the_disk_before_the_name_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = set()
+
+    def sync(file: int) -> None:
+        assert not (tmp_path / "c.new" / "state.pt").exists()
+        synced.add(os.fstat(file).st_ino)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    save_checkpoint(tmp_path / "c", _policy(), {"update": 1})
+    named = [path for path in (tmp_path / "c").rglob("*") if path.is_file()]
+    assert {path.stat().st_ino for path in named} == synced
 
 
 CHILD = """
@@ -147,20 +167,36 @@ def test_two_kills_at_any_moments_leave_a_checkpoint(tmp_path: Path) -> None:
     assert int(ended.stdout.split()[-1]) > 30
 
 
-@pytest.mark.parametrize("name", ["state.pt", "model/model.safetensors", "model/config.json"])
-def test_flipped_bits_are_found_before_anything_is_resumed(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("state.pt", r"cannot be read \(wrong checksum"), ("model/model.safetensors", "is damaged"),
+     ("model/config.json", "is damaged")],
+)  # fmt: skip
+def test_flipped_bits_are_found_before_anything_is_resumed(
+    tmp_path: Path, name: str, reason: str
+) -> None:
     save_checkpoint(tmp_path / "c", _policy(), {"moments": torch.rand(4096)})
     file = tmp_path / "c" / name
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
     file.write_bytes(data)
-    with pytest.raises(ValueError, match=rf"{name}.*(damaged|cannot be read).*--fresh"):
+    with pytest.raises(ValueError, match=rf"{name} {reason}.*--fresh"):
+        load_checkpoint(tmp_path / "c", _policy())
+
+
+def test_a_state_without_hashes_is_none(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path / "c", _policy(), {})
+    torch.save({"signature": "x"}, tmp_path / "c" / "state.pt")
+    with pytest.raises(ValueError, match="holds no training state"):
         load_checkpoint(tmp_path / "c", _policy())
 
 
 def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path) -> None:
     policy = _policy()
     save_checkpoint(tmp_path / "c", policy, {"update": 1})
+    critic = {"critic": {"masters": [torch.ones(2), torch.tensor([1.0, float("inf")])]}}
+    with pytest.raises(TrainingDivergedError, match=r"critic\.masters\.1 are not finite"):
+        save_checkpoint(tmp_path / "c", policy, critic)
     with torch.no_grad():
         next(iter(policy.model.parameters()))[0] = float("nan")
     for save in (save_checkpoint, share_checkpoint):

@@ -193,7 +193,8 @@ def test_tasks_that_the_expert_gives_up_count_as_unsolved(tmp_path: Path) -> Non
 def test_the_seed_of_a_run_decides_its_environments_seeds() -> None:
     panel = Panel("p", ("a", "b"), "")
     one, two = environment_seeds(panel, 1), environment_seeds(panel, 2)
-    assert one == environment_seeds(panel, 1) and not {*one.values()} & {*two.values()}
+    assert one == {"a": 1016164991, "b": 1099128569}  # in every version: results are compared
+    assert not {*one.values()} & {*two.values()}
 
 
 class TestPanels:

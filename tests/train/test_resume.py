@@ -19,9 +19,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from paw_train.policies.local.guarded_step import TrainingDivergedError  # noqa: E402
-from paw_train.settings import MAY_CHANGE, Settings  # noqa: E402
+from paw_train.settings import MAY_CHANGE, Settings, load_settings  # noqa: E402
 from paw_train.settings.base import flatten  # noqa: E402
-from paw_train.training.local import claim_folder, train_from_recipe  # noqa: E402
+from paw_train.training.local import claim_folder, startable_here, train_from_recipe  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -104,6 +104,11 @@ def test_a_finished_run_goes_on_when_updates_grow_as_if_it_had_not_stopped(tmp_p
         _short(tmp_path / "grown", "updates=2")
     with pytest.raises(ValueError, match=r"is finished, and optimizer\.lr was"):
         _short(tmp_path / "grown", "updates=3", "optimizer.lr=0.5")
+
+
+def test_a_run_records_the_number_of_threads_that_it_uses() -> None:
+    settings = startable_here(load_settings("smoke", ["threads=null"]), str)
+    assert settings.threads == os.cpu_count()
 
 
 def test_only_listed_settings_may_change_and_the_change_is_noted(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ pytest.importorskip("torch")
 
 from paw_gym.transition import read_jsonl
 from paw_train.evaluation import world_model_program
+from paw_train.evaluation.terminal import Display
 from paw_train.reporting.compare.results import read_run
 from paw_train.reporting.run.page import write_report
 from paw_train.settings import load_settings
@@ -124,7 +125,12 @@ def test_asked_to_stop_it_stops_in_the_second_stage_and_goes_on(
         assert len((run / "world_model.jsonl").read_text().splitlines()) == done
         assert not (run / "metrics.jsonl").exists()
     monkeypatch.undo()
+    with (run / "world_model.jsonl").open("a") as log:
+        log.write('{"upda')  # a kill cuts a line short
+    said: list[str] = []
+    monkeypatch.setattr(Display, "say", lambda self, text: said.append(text))
     assert record(train(tmp_path / "cut", "sft")) == whole
+    assert any("world_model.jsonl: lines that were cut short" in text for text in said)
 
 
 MOMENTS = (

@@ -53,10 +53,10 @@ def share_checkpoint(folder: Path, policy: LocalPolicy, state: Mapping[str, Any]
 
 
 def _write(folder: Path, policy: LocalPolicy, state: Mapping[str, Any]) -> None:
-    broken = not_finite(policy.model)
+    broken = not_finite(policy.model) or _not_finite_in(state)
     if broken is not None:
         raise TrainingDivergedError(
-            f"The weights of {broken} are not finite numbers, so {folder} is not written."
+            f"The numbers of {broken} are not finite, so {folder} is not written."
         )
     policy.save(folder / "model")
     held = {"signature": model_signature(policy.model), "sha256": _hashes(folder)}
@@ -64,6 +64,16 @@ def _write(folder: Path, policy: LocalPolicy, state: Mapping[str, Any]) -> None:
         with scratch.open("wb") as file:
             torch.save({**state, **held}, file)
         _sync(folder)
+
+
+def _not_finite_in(state: Any, where: str = "") -> str | None:
+    """The place in a training state of a tensor that is not finite, such as a critic's weight."""
+    if isinstance(state, torch.Tensor):
+        return None if bool(torch.isfinite(state).all()) else where
+    held = state if isinstance(state, Mapping) else {}
+    held = dict(enumerate(state)) if isinstance(state, list | tuple) else held
+    places = (_not_finite_in(value, f"{where}.{key}".strip(".")) for key, value in held.items())
+    return next((place for place in places if place is not None), None)
 
 
 def load_checkpoint(folder: Path, policy: LocalPolicy) -> dict[str, Any]:
@@ -130,7 +140,7 @@ def _read_state(path: Path) -> dict[str, Any]:
         raise ValueError(
             f"The training state {path} cannot be read ({reason}). {_REMEDY}"
         ) from error
-    if not isinstance(state, dict) or "signature" not in state:
+    if not isinstance(state, dict) or not {"signature", "sha256"} <= state.keys():
         raise ValueError(f"{path} holds no training state.")
     return state
 

@@ -143,5 +143,6 @@ class GuardedStep:
             raise TrainingDivergedError(
                 f"The last {self.skipped} optimizer steps in a row had a loss or gradient that is not "
                 f"finite (optimizer.max_skipped={self.max_skipped}), and nothing was saved since. Run it "
-                f"again with a lower {self.rate}: it goes on from what was saved before."
+                f"again with a lower {self.rate}: it goes on from what was saved before, or "
+                "with --fresh from the start."
             )

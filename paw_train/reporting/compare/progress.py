@@ -6,8 +6,7 @@ import json
 import time
 from pathlib import Path
 
-from rich.console import Console
-
+from paw_gym.internals.printable import safe_console
 from paw_train.reporting.charts import duration_text
 from paw_train.reporting.compare.grid import PlannedRun
 from paw_train.reporting.compare.runs import Failure, Work, updates_done
@@ -21,7 +20,7 @@ class Progress:
 
     def __init__(self, folder: Path, quiet: bool = False) -> None:
         self.folder = folder
-        self.console = Console(quiet=quiet, highlight=False)
+        self.console = safe_console(quiet=quiet, highlight=False)
         self._started = self._lined = time.monotonic()
         self._at_start: int | None = None
 

@@ -11,6 +11,7 @@ import ray
 from openrlhf.trainer import ppo_trainer
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+from paw_gym.internals.printable import printable
 from paw_train.environments import max_return
 from paw_train.reporting.run.alarms import loss_name
 from paw_train.training.openrlhf.episode_runner import start_workers
@@ -163,7 +164,8 @@ class PaWTrainer(_Upstream):
         if self.records.failures(update, during, trajectories):
             for t in trajectories:
                 if t.episode.error is not None:
-                    print(f"episode {t.episode.episode_id} failed:\n{t.episode.error}", flush=True)
+                    said = f"episode {t.episode.episode_id} failed:\n{t.episode.error}"
+                    print(printable(said), flush=True)
 
     def _compute_rollout_stats(self, experiences: Any) -> dict[str, float]:
         # upstream asks for them before the first optimiser step
