@@ -120,7 +120,6 @@ class EnvPool:
 
     @property
     def tasks(self) -> Any:
-        """The task set of the environments."""
         return self._envs[0].tasks
 
     def reset(
@@ -324,11 +323,9 @@ class EnvPool:
         return {"rng": self._rng.bit_generator.state}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Inverse of ``state_dict``."""
         self._rng.bit_generator.state = state["rng"]
 
     def close(self) -> None:
-        """Closes the environments."""
         for env in self._envs:
             env.close()
 

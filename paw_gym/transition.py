@@ -64,7 +64,6 @@ class Transition:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Transition:
-        """Inverse of ``to_dict``."""
         _require_kinds(cls, data)
         return cls(**data)
 
@@ -141,7 +140,6 @@ class Episode:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Episode:
-        """Inverse of ``to_dict``."""
         _require_kinds(cls, data)
         transitions = [Transition.from_dict(t) for t in data["transitions"]]
         return cls(**{**data, "transitions": transitions})

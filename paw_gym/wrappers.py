@@ -134,7 +134,6 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
 
     @property
     def tasks(self) -> TaskSet:
-        """The task set of the environment inside."""
         return self.text_env.tasks
 
     @property

@@ -91,7 +91,6 @@ class OpenEnvEnvironment(Environment):
         return len(self.agent.tasks)
 
     def get_task(self, split: str, index: int) -> dict[str, Any]:
-        """A task by its place."""
         task = self.agent.tasks[index]
         return {"id": task.id, "type": task.type, "instruction": task.instruction}
 

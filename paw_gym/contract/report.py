@@ -39,12 +39,10 @@ class ContractReport:
 
     @property
     def failures(self) -> list[CheckResult]:
-        """The checks that failed."""
         return [result for result in self.results if result.status == "failed"]
 
     @property
     def passed(self) -> bool:
-        """True if nothing failed."""
         return not self.failures
 
     @property

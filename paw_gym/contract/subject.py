@@ -42,7 +42,6 @@ class Moment(NamedTuple):
 
     @property
     def over(self) -> bool:
-        """True if the episode has ended."""
         return self.terminated or self.truncated
 
 
@@ -123,7 +122,6 @@ class Subject:
         return found
 
     def walk(self, seed: int, task_id: str) -> list[str]:
-        """A random walk's actions."""
         env, rng = self.make(), random.Random(seed)
         moment = start(env, seed, task_id)
         actions: list[str] = []

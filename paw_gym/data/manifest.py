@@ -96,7 +96,6 @@ def dataset_names() -> list[str]:
 
 
 def load_manifest(name: str) -> Manifest:
-    """The manifest of a data set."""
     names = dataset_names()
     if name not in names:
         raise ValueError(f"There is no data set {name!r}. {did_you_mean(name, names)}")

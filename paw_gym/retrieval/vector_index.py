@@ -171,7 +171,6 @@ class VectorIndexSettings:
 
 
 def faiss() -> Any:
-    """The library."""
     return need("faiss", "dense", "Searching vectors")
 
 

@@ -89,7 +89,7 @@ NARROW = "model.scratch.hidden=32 model.scratch.layers=1 model.scratch.heads=2 m
 SMALL = FEW + "env.kwargs.max_steps=20 env.train_kwargs.max_steps=3 "
 WORLDS = (
     FEW + "env.alfworld.kwargs.num_tasks=12 env.alfworld.kwargs.max_steps=4 "
-    "env.webshop.kwargs.max_steps=4 env.search.kwargs.num_questions=40 "
+    "env.webshop.kwargs.max_steps=4 env.webshop.kwargs.num_products=32 env.search.kwargs.num_questions=40 "
     "env.search.kwargs.num_passages=200 env.frozen_lake.kwargs.max_steps=6 "
     "env.frozen_lake.kwargs.num_tasks=20 env.sokoban.kwargs.max_steps=4 "
     "env.sokoban.kwargs.num_tasks=20 rollout.max_response_tokens=8 "
@@ -101,13 +101,17 @@ LEARNING = (
     "world_model_learning.rwml.group_size=2 world_model_learning.rwml.max_tokens=4 "
     "world_model_learning.sft.updates=1 world_model_learning.early.imitation_steps=1 "
 )
+QUESTIONS = "env.kwargs.num_questions=40 env.kwargs.num_passages=200"
 BUDGETS = (
     (r"paw train (?!many_worlds$).*", SMALL),
     (r"paw train many_worlds", WORLDS),
     (r"paw train (?!llm).*", NARROW),
     (r"paw train (embedded|rwml|wm_sft|iwm|my_recipe)(?!.*env\.id=).*", "env.kwargs.num_tasks=12"),
-    (r"paw train .*SearchQA.*", "env.kwargs.num_questions=40 env.kwargs.num_passages=200"),
-    (r"paw train search_qa_tiny_cpu.*", "env.kwargs.num_questions=40 env.kwargs.num_passages=200"),
+    (
+        r"paw train (.*SearchQA|search_qa_tiny_cpu).*",
+        "env.kwargs.num_questions=40 env.kwargs.num_passages=200",
+    ),
+    (r"paw train (.*WebShop|webshop_tiny_cpu).*", "env.kwargs.num_products=32"),
     (r"paw train (rwml|wm_sft|iwm)_.*", LEARNING),
     (r"paw (eval|eval-wm) .*", "evaluation.tasks=2"),
     (r"paw eval runs/.*|paw eval MODEL.*|paw eval-wm .*", "rollout.max_response_tokens=8"),

@@ -168,7 +168,7 @@ def test_zerosearch_grows_noisier_update_by_update_and_resumes_there(
         settings = load_settings(
             "search_qa_tiny_zerosearch",
             [f"out={tmp_path}", f"name={name}", f"warm_starts={tmp_path / 'warm'}",
-             "evaluation.tasks=0", "checkpoint_every=1"],
+             "evaluation.tasks=0", "checkpoint_every=1", "env.kwargs.num_questions=200"],
         )  # fmt: skip
         folder = tmp_path / name
         claim_folder(folder, settings)

@@ -114,13 +114,3 @@ def test_wrong_arguments_are_named() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             SokobanEnv(**kwargs)  # type: ignore[arg-type]
-
-
-def test_the_panel_is_the_one_that_its_name_has_always_meant() -> None:
-    from paw_train.evaluation.panels import make_panel, panel_spec
-
-    spec = panel_spec("sokoban/test")
-    tasks = SokobanEnv(split=spec.split, **spec.kwargs).tasks
-    panel = make_panel(tasks, "sokoban/test", spec.size or 0, spec.seed)
-    assert len(panel.task_ids) == 200
-    assert panel.hash.startswith(panel_spec("sokoban/test").hash)

@@ -193,13 +193,3 @@ def test_wrong_arguments_are_named() -> None:
 def test_the_contract(kwargs: dict[str, Any]) -> None:
     report = paw_gym.check_text_env("paw_gym/ToyText-v0", time_limit=None, **kwargs)
     report.raise_for_failures()
-
-
-@pytest.mark.parametrize("name", ["frozen_lake", "frozen_lake_slippery", "taxi", "blackjack"])
-def test_panels_are_what_their_names_have_always_meant(name: str) -> None:
-    from paw_train.evaluation.panels import make_panel, panel_spec
-
-    spec = panel_spec(f"toy_text/{name}")
-    tasks = ToyTextEnv(split=spec.split, **spec.kwargs).tasks
-    panel = make_panel(tasks, f"toy_text/{name}", spec.size or len(tasks), spec.seed)
-    assert panel.hash.startswith(panel_spec(f"toy_text/{name}").hash)

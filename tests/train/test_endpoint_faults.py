@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -17,10 +16,10 @@ pytest.importorskip("torch")
 pytest.importorskip("openai")
 
 import fake_endpoint as fake
+from forked import Forked
 
 from paw_train.evaluation import evaluate_from_args
 
-ROOT = Path(__file__).resolve().parents[2]
 SERVER = Path(str(fake.__file__))
 
 FAULTS = {"error": 0.1, "overload": 0.08, "cut": 0.06, "garbage": 0.04, "slow": 0.02,
@@ -118,14 +117,8 @@ class Supervised:
 
 
 def _run(out: Path, jobs: dict[str, list[str]], place: str, count: int) -> tuple[int, str]:
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD, str(out), json.dumps(jobs), place, str(count)],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    return done.returncode, done.stderr
+    done = Forked(CHILD, out, json.dumps(jobs), place, str(count)).wait()
+    return done.code, done.stderr
 
 
 def _told(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:

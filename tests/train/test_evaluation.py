@@ -230,9 +230,7 @@ class TestPanels:
             if s.dataset is None and "tau2" not in n
         ],
     )
-    def test_panels_without_data_can_be_played_and_keep_their_hash(
-        self, name: str, tmp_path: Path
-    ) -> None:
+    def test_panels_without_data_can_be_played(self, name: str, tmp_path: Path) -> None:
         if name.startswith("textworld/"):
             pytest.importorskip("textworld", reason="make test-original")
         played = load_result(
@@ -240,13 +238,6 @@ class TestPanels:
         )
         assert played["panel"] == f"{name}[1]"
         assert played["environment"]["behaviour"]
-        spec = PANELS[name]
-        if spec.hash:
-            probe = agent_env_maker(
-                EnvSettings(id=spec.env_id, kwargs=dict(spec.kwargs)), spec.split
-            )()
-            size = spec.size or len(probe.tasks)
-            assert make_panel(probe.tasks, name, size, spec.seed).hash.startswith(spec.hash)
 
     def test_a_panel_in_another_environment_is_not_that_panel(self, tmp_path: Path) -> None:
         def play(out: str, *changes: str) -> dict[str, Any]:

@@ -7,12 +7,11 @@ from __future__ import annotations
 import json
 import random
 import signal
-import subprocess
-import sys
+import time
 from pathlib import Path
 
 import pytest
-from killed_runs import Ended, KillAt, run_smoke
+from forked import Ended, Forked, KillAt, run_smoke
 
 pytest.importorskip("torch")
 
@@ -129,22 +128,25 @@ local.train_from_recipe("smoke", sys.argv[1:], quiet=True)
 """
 
 
+@pytest.mark.slow
 def test_two_processes_do_not_work_on_one_run(tmp_path: Path) -> None:
     from paw_train.training.local import train_from_recipe
 
     settings = [f"out={tmp_path}", "updates=1", "evaluation.every=0", "threads=1"]
     log = tmp_path / "smoke" / "metrics.jsonl"
-    command = [sys.executable, "-c", WAITS_IN_ITS_FIRST_UPDATE, *settings]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as first:
-        assert first.stdout is not None
-        try:
-            assert first.stdout.readline() == "recorded\n"
-            before = log.read_bytes()
-            for fresh in (False, True):
-                with pytest.raises(ValueError, match=r"Another process is working in .*smoke\."):
-                    train_from_recipe("smoke", settings, fresh=fresh, quiet=True)
-            assert log.read_bytes() == before
-        finally:
-            first.kill()
+    first = Forked(WAITS_IN_ITS_FIRST_UPDATE, *settings)
+    try:
+        while not first.said():
+            assert first.process.is_alive(), first.wait().output
+            time.sleep(0.05)
+        assert first.said() == "recorded\n"
+        before = log.read_bytes()
+        for fresh in (False, True):
+            with pytest.raises(ValueError, match=r"Another process is working in .*smoke\."):
+                train_from_recipe("smoke", settings, fresh=fresh, quiet=True)
+        assert log.read_bytes() == before
+    finally:
+        first.process.kill()
+        first.wait()
     train_from_recipe("smoke", settings, quiet=True)
     assert len(log.read_text().splitlines()) == 1

@@ -18,12 +18,9 @@ from paw_train.training.memory import (
 )
 
 TOKENS = 16384
-SLOW = pytest.mark.slow
 SHAPES = [
-    pytest.param("Qwen/Qwen2.5-0.5B-Instruct"),
-    pytest.param("Qwen/Qwen2.5-1.5B-Instruct", marks=SLOW),
-    pytest.param("Qwen/Qwen2.5-7B-Instruct", marks=SLOW),
-    pytest.param("Qwen/Qwen2.5-14B-Instruct", marks=SLOW),
+    "Qwen/Qwen2.5-0.5B-Instruct",  # one matrix for embedding and head
+    pytest.param("Qwen/Qwen2.5-7B-Instruct", marks=pytest.mark.slow),
 ]
 
 

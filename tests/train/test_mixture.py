@@ -277,32 +277,6 @@ def test_a_run_of_two_environments_shows_each(tmp_path: Path) -> None:
     assert result["by_environment"]["sokoban"]["panel"] == "paw_gym/Sokoban-v0/test/3"
 
 
-@pytest.mark.slow
-def test_the_recipe_of_many_worlds_trains_all_of_them(tmp_path: Path) -> None:
-    small = [
-        "env.alfworld.kwargs.num_tasks=12",
-        "env.webshop.kwargs.num_products=60",
-        "env.search.kwargs.num_passages=200",
-        "env.search.kwargs.num_questions=40",
-        "env.frozen_lake.kwargs={game: frozen_lake, max_steps: 6, num_tasks: 20}",
-        "env.sokoban.kwargs={size: 5, boxes: 1, max_steps: 3, num_tasks: 20}",
-        "model.scratch={hidden: 32, layers: 1, heads: 2, kv_heads: 1, intermediate: 64, tokenizer: pieces}",
-    ]
-    tiny = ["updates=1", "cloning.episodes=18", "cloning.steps=2", "rollout.groups=6"]
-    tiny += [
-        "rollout.group_size=2",
-        "rollout.max_response_tokens=4",
-        "env.alfworld.train_kwargs.max_steps=3",
-    ]
-    tiny += ["evaluation.tasks=1", "evaluation.selection_tasks=1", "tracking=[]", f"out={tmp_path}"]
-    worlds = {"alfworld", "webshop", "search", "frozen_lake", "sokoban"}
-    tiny += [f"env.{world}.weight=1" for world in worlds]  # each has one of six groups
-    run = train_from_recipe("many_worlds", [*small, *tiny], quiet=True)
-    (metrics,) = _metrics(run)
-    assert {key.partition("/")[2] for key in metrics if key.startswith("reward_mean/")} == worlds
-    assert set(json.loads((run / "eval_after.json").read_text())["by_environment"]) == worlds
-
-
 def test_an_environment_without_a_group_to_learn_from_weighs_no_more_for_it() -> None:
     """Dynamic sampling replaces groups; where it finds none to replace them with, it adds none either."""
     first_move = {"kwargs": {"max_steps": 1, "num_tasks": 8}, "invalid_penalty": 0.0}

@@ -8,13 +8,12 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import Forked
 
 torch = pytest.importorskip("torch")
 
@@ -23,44 +22,22 @@ from paw_train.settings import MAY_CHANGE, Settings, load_settings  # noqa: E402
 from paw_train.settings.base import flatten  # noqa: E402
 from paw_train.training.local import claim_folder, startable_here, train_from_recipe  # noqa: E402
 
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def _train(out: Path) -> subprocess.Popen[str]:
-    code = (
-        "import sys; from paw_train.training.local import train_from_recipe; "
-        "train_from_recipe('smoke', [f'out={sys.argv[1]}', 'checkpoint_every=1'])"
-    )
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(
-        [sys.executable, "-c", code, str(out)],
-        cwd=ROOT,
-        env=env,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-
-
-def _wait_for_updates(out: Path, count: int, process: subprocess.Popen[str]) -> None:
-    path = out / "smoke" / "metrics.jsonl"
-    for _ in range(3000):
-        if path.exists() and len(path.read_text().splitlines()) >= count:
-            return
-        if process.poll() is not None:
-            pytest.fail(f"the run ended early:\n{process.communicate()[0]}")
-        time.sleep(0.05)
-    pytest.fail("the run made no progress")
+CODE = (
+    "import sys; from paw_train.training.local import train_from_recipe; "
+    "train_from_recipe('smoke', [f'out={sys.argv[1]}', 'checkpoint_every=1'])"
+)
 
 
 @pytest.mark.slow
 def test_interrupt_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
-    run = _train(tmp_path)
-    _wait_for_updates(tmp_path, 1, run)
-    run.send_signal(signal.SIGINT)
-    output = run.communicate(timeout=600)[0]
-    assert run.returncode == 0, output
-    assert "goes on from here" in output or (tmp_path / "smoke" / "eval_after.json").exists()
+    run = Forked(CODE, tmp_path)
+    while not (tmp_path / "smoke" / "metrics.jsonl").exists():
+        assert run.process.is_alive(), run.wait().output
+        time.sleep(0.05)
+    os.kill(run.process.pid or 0, signal.SIGINT)
+    ended = run.wait()
+    assert ended.code == 0, ended.output
+    assert "goes on from here" in ended.output or (tmp_path / "smoke" / "eval_after.json").exists()
     assert (tmp_path / "smoke" / "checkpoints" / "latest" / "state.pt").exists()
 
 

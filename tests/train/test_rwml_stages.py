@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from killed_runs import run_smoke
+from forked import run_smoke
 
 pytest.importorskip("torch")
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from forked import Forked
 
 pytest.importorskip("torch")
 
@@ -15,8 +13,6 @@ from paw_gym import Outcome, Task, TaskSet, TextEnv, register_text_env
 from paw_train.environments import agent_env_maker
 from paw_train.settings import load_settings
 from paw_train.settings.env import refuse_secrets, with_secrets
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(
@@ -104,16 +100,11 @@ def test_a_run_and_an_evaluation_do_not_write_it(tmp_path: Path) -> None:
         ["eval", "openai:m", "endpoint.url=http://127.0.0.1:9/v1", "endpoint.retries=0",
          "evaluation.tasks=1", "endpoint.cache=null"],
     ]  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(tests=str(Path(__file__).parent), lines=lines)],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "MINE": "hunter2", "OPENAI_API_KEY": "hunter2"},
-        capture_output=True,
-    )
-    said = done.stdout + done.stderr
-    assert said.count(b"exit code 0") >= 3, said.decode()
-    assert b"The run is in" in said
-    assert b"hunter2" not in said
+    program = PROGRAM.format(tests=str(Path(__file__).parent), lines=lines)
+    said = Forked(program, folder=tmp_path, MINE="hunter2", OPENAI_API_KEY="hunter2").wait().output
+    assert said.count("exit code 0") >= 3, said
+    assert "The run is in" in said
+    assert "hunter2" not in said
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert any(path.name == "config.json" and b"env:MINE" in path.read_bytes() for path in files)
     assert any(path.name == "result.json" for path in files)

@@ -237,7 +237,6 @@ class OfficialGame:
         self.path = path
 
     def json(self) -> dict[str, Any]:
-        """Its content."""
         return load_game(self.path)
 
     def compiled(self) -> CompiledGame:

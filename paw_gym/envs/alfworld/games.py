@@ -220,7 +220,6 @@ class GameIndex:
         return _shared_index(root, split, folder.stat().st_mtime_ns if folder.is_dir() else 0)
 
     def path(self, task_id: str) -> Path:
-        """The file of a game."""
         return self.root / task_id / GAME_FILE
 
     def why_left_out(self, task_id: str) -> str | None:

@@ -353,7 +353,6 @@ def _required_folder(data_dir: str | Path | None, dataset: str | Sequence[str]) 
 
 
 def _first(tasks: TaskSet, count: int | None) -> TaskSet:
-    """The first tasks of a set."""
     if count is None or count >= len(tasks):
         return tasks
     kept = set(tasks.ids[:count])

@@ -73,7 +73,6 @@ class Scores:
 
 
 def score(prediction: str, golden_answers: Iterable[str]) -> Scores:
-    """All scores of an answer."""
     golden = golden_answers if isinstance(golden_answers, str) else list(golden_answers)
     return Scores(
         exact_match(prediction, golden), f1(prediction, golden), contains(prediction, golden)

@@ -309,7 +309,6 @@ def shared_world(seed: int, difficulty: str, num_passages: int) -> World:
 
 @lru_cache(maxsize=4)
 def world_corpus(seed: int, difficulty: str, num_passages: int) -> Corpus:
-    """The passages of a ``World`` as a corpus."""
     return Corpus.open(shared_world(seed, difficulty, num_passages).passages)
 
 

@@ -37,7 +37,6 @@ class Domain:
 
 @lru_cache(maxsize=len(DOMAINS))
 def load_domain(name: str) -> Domain:
-    """A domain."""
     require_choice("domain", name, DOMAINS)
     original = _original(name)
     return Domain(

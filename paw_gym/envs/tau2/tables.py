@@ -66,17 +66,14 @@ class SharedTable(dict[str, Any]):
         self._shared.discard(key)
 
     def get(self, key: str, default: Any = None) -> Any:
-        """See ``dict.get``."""
         self._own(key)
         return super().get(key, default)
 
     def pop(self, key: str, *default: Any) -> Any:
-        """See ``dict.pop``."""
         self._own(key)
         return super().pop(key, *default)
 
     def setdefault(self, key: str, default: Any = None) -> Any:
-        """See ``dict.setdefault``."""
         if key not in self:
             self[key] = default
         return self[key]

@@ -156,7 +156,6 @@ class Catalogue:
         return place < len(self._asins) and bool(self._asins[place] == code)
 
     def by_asin(self, asin: str) -> Product:
-        """The product with this asin."""
         return self[self.number_of(asin)]
 
 

@@ -193,7 +193,6 @@ class DataFolder:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """All files that are there."""
         files = (self.products_file, self.attributes_file, self.human_file)
         return tuple(path for path in files if path is not None)
 

@@ -45,7 +45,6 @@ class Goal:
 
     @property
     def option_values(self) -> tuple[str, ...]:
-        """The values that are asked for."""
         return tuple(value for _, value in self.options)
 
     @classmethod

@@ -55,7 +55,6 @@ class Page:
         return False
 
     def text(self) -> str:
-        """The text observation."""
         return SEPARATOR.join([text for part in self._listed if (text := part[0].strip())])
 
     @cached_property
@@ -83,7 +82,6 @@ class SearchPage(Page):
 
     @property
     def has_search_bar(self) -> bool:
-        """Always."""
         return True
 
     def parts(self) -> Iterator[Part]:

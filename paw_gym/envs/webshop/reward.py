@@ -162,7 +162,6 @@ def score_purchase(
     goal: Goal,
     nouns: Nouns,
 ) -> Score:
-    """Scores a purchase."""
     type_score, query_match, category_match, title_score = _type_score(product, goal, nouns)
     texts = (
         product.title.lower(),

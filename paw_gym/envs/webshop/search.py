@@ -47,5 +47,4 @@ class LuceneSearch:
 
 
 def search_engine(name: str, catalogue: Catalogue) -> SearchEngine:
-    """The engine of a name."""
     return Bm25Search(catalogue) if name == "bm25" else LuceneSearch(catalogue)

@@ -139,7 +139,6 @@ class Shop:
         return found
 
     def show(self, visit: Visit, goal: Goal) -> Page:
-        """The page of a visit."""
         words = goal.instruction
         if visit.page == "search":
             return SearchPage(words)
