@@ -233,11 +233,11 @@ class PromptTemplate:
             history_length: how many of them to show; ``None``: all.
         """
         shown = len(history) if history_length is None else min(history_length, len(history))
-        start = len(history) - shown
+        start, opening = len(history) - shown, self.opening
         items = [
             fill(
                 self.history_item,
-                observation=self._past(start + i, item.observation),
+                observation=opening if start + i == 0 and opening is not None else item.observation,
                 action=item.action,
                 number=str(start + i + 1),
             )
@@ -281,9 +281,6 @@ class PromptTemplate:
             current_step=str(step + 1),
         )
         return len(filled), len(filled) + len(observation)
-
-    def _past(self, index: int, observation: str) -> str:
-        return self.opening if index == 0 and self.opening is not None else observation
 
     def _listed(self, actions: Sequence[str] | None) -> dict[str, str]:
         """The slots for the admissible actions."""

@@ -29,22 +29,19 @@ def determinism(subject: Subject) -> str:
     for script in subject.scripts:
         env = subject.make()
         first = replay(env, script)
-        with_other_global_state(lambda script=script, first=first: _fresh(subject, script, first))  # type: ignore[misc]
+        fresh = with_other_global_state(lambda script=script: replay(subject.make(), script))  # type: ignore[misc]
+        require_same(first, fresh, "a fresh instance with the same seed")
         require_same(first, replay(env, script), "reset of a used instance with the same seed")
     return f"{len(subject.scripts)} episodes, played three times"
 
 
-def _fresh(subject: Subject, script: Script, first: Sequence[Moment]) -> None:
-    require_same(first, replay(subject.make(), script), "a fresh instance with the same seed")
-
-
-def with_other_global_state(call: Callable[[], None]) -> None:
-    """Runs ``call`` with Python's and NumPy's global generators elsewhere, then puts them back."""
+def with_other_global_state(call: Callable[[], list[Moment]]) -> list[Moment]:
+    """What ``call`` gives with Python's and NumPy's global generators elsewhere, which are put back."""
     saved = random.getstate(), np.random.get_state()  # noqa: NPY002  (it is what is under test)
     try:
         random.seed(987654321)
         np.random.seed(987654321)  # noqa: NPY002
-        call()
+        return call()
     finally:
         random.setstate(saved[0])
         np.random.set_state(saved[1])  # noqa: NPY002
@@ -162,17 +159,15 @@ def copies(subject: Subject) -> str:
     """``copy.deepcopy`` and ``pickle`` in mid-episode give environments that go on the same."""
     ways: dict[str, Callable[[Any], Any]] = {"copy.deepcopy": copy.deepcopy}
     # what a test makes by hand may hold local functions and classes, which pickle cannot find
-    if isinstance(subject.env, str) and _importable(type(subject.make())):
+    cls = type(subject.make())
+    found = getattr(sys.modules.get(cls.__module__), cls.__qualname__, None)
+    if isinstance(subject.env, str) and found is cls:
         ways["pickle"] = lambda env: pickle.loads(pickle.dumps(env))
     script = subject.scripts[-1]
     for make in (subject.make_wrapped, subject.agent):
         for name, way in ways.items():
             _check_copy(make(), script, name, way)
     return " and ".join(ways)
-
-
-def _importable(cls: type) -> bool:
-    return getattr(sys.modules.get(cls.__module__), cls.__qualname__, None) is cls
 
 
 def _check_copy(env: Any, script: Script, name: str, way: Callable[[Any], Any]) -> None:

@@ -86,7 +86,9 @@ def download_dataset(
             sources.append(_remote(file, store, progress, reserve, manifest.homepage))
         if not file.sha256:
             _require_recorded(sources[-1][1], file.name, dest)
-    _remove_abandoned(dest)
+    for left in dest.parent.glob(f".{dest.name}.staging-*"):  # of downloads that were killed
+        if time.time() - left.stat().st_mtime > _STALE:
+            shutil.rmtree(left, ignore_errors=True)
     with new_folder(dest) as staging:
         _fill(staging, manifest, sources, progress, reserve, fetched=from_folder is None)
     if from_folder is None and not keep_archives:
@@ -160,13 +162,6 @@ def _remote(
         ) from error
     origin.write_text(url)
     return file, path, url
-
-
-def _remove_abandoned(dest: Path) -> None:
-    """Removes what downloads left behind whose process was killed."""
-    for left in dest.parent.glob(f".{dest.name}.staging-*"):
-        if time.time() - left.stat().st_mtime > _STALE:
-            shutil.rmtree(left, ignore_errors=True)
 
 
 def _fill(

@@ -118,21 +118,17 @@ def _place(ahead: int, side: int) -> str:
     return ", ".join(parts)
 
 
-def _new_bot(engine: Any) -> Any:
-    from minigrid.utils.baby_ai_bot import BabyAIBot
-
-    return BabyAIBot(engine)
-
-
 class Bot:
     """minigrid's bot beside an episode of its own, which follows the actions of another."""
 
     def __init__(self, level: str, seed: int) -> None:
+        from minigrid.utils.baby_ai_bot import BabyAIBot
+
         self.engine = open_level(level, seed, 10**6)
         self.followed: list[str] = []
         self.over = self.won = False
-        self._bot = _new_bot(self.engine)
-        self._search = self._bot._breadth_first_search
+        bot: Any = BabyAIBot(self.engine)
+        self._bot, self._search = bot, bot._breadth_first_search
         self._bot._breadth_first_search = self._limited_search
         self._suggested = self._replan(None)
 

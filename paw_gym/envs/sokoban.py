@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import product
@@ -104,12 +104,6 @@ def _needed_cells(boxes: int) -> int:
     return 4 * boxes + 4
 
 
-def _most_cells(size: int) -> int:
-    """Floor that a room has at most."""
-    inner = (size - 2) ** 2
-    return inner - inner // 10
-
-
 def _room(size: int, rng: random.Random) -> frozenset[int]:
     """The connected floor of a square room with some walls in it."""
     inner = [row * size + column for row in range(1, size - 1) for column in range(1, size - 1)]
@@ -172,7 +166,11 @@ def solve(level: Level, state: State) -> list[tuple[State, str]] | None:
     while waiting:
         _, _, current = heappop(waiting)
         if current[1] == level.goals:
-            return list(reversed(list(_path_back(before, current))))
+            path, step = [], before[current]
+            while step is not None:
+                path.append(step)
+                step = before[step[0]]
+            return path[::-1]
         taken = cost[current] + 1
         for move in level.moves:
             after = level.after(current, move)
@@ -201,15 +199,6 @@ def _pushes_alone(level: Level) -> dict[int, int]:
     return found
 
 
-def _path_back(
-    before: dict[State, tuple[State, str] | None], last: State
-) -> Iterator[tuple[State, str]]:
-    step = before[last]
-    while step is not None:
-        yield step
-        step = before[step[0]]
-
-
 @shared_sets(maxsize=64)
 def sokoban_tasks(split: str, size: int, boxes: int, num_tasks: int | None) -> TaskSet:
     """The levels of a split, each made when it is asked for."""
@@ -217,7 +206,8 @@ def sokoban_tasks(split: str, size: int, boxes: int, num_tasks: int | None) -> T
     require_in("size", size, SIZES)
     require_in("boxes", boxes, BOXES)
     require_count("num_tasks", num_tasks)
-    if _most_cells(size) < _needed_cells(boxes):
+    inner = (size - 2) ** 2
+    if inner - inner // 10 < _needed_cells(boxes):  # a tenth is walls
         raise ValueError(
             f"boxes={boxes} do not fit into a room of size={size}: choose a larger size."
         )

@@ -223,16 +223,12 @@ class TextWorldEnv(ReplayedEnv):
 
     def _apply(self, action: str) -> Outcome:
         valid = action in self._now.admissible_commands
-        if not self._is_command(action):
+        # not what speaks to the interpreter (quit, undo, save)
+        if action.partition(" ")[0] not in self._now.verbs or not _COMMAND.fullmatch(action):
             return self._outcome("That is no command of this game.", points=0, valid=False)
         before = self._now.score
         self._now, _, _ = self._engine.step(action)
         return self._outcome(self._now.feedback, self._now.score - before, valid)
-
-    def _is_command(self, action: str) -> bool:
-        """True if the game gets it: not what speaks to the interpreter (``quit``, ``undo``, ``save``)."""
-        verb = action.partition(" ")[0]
-        return verb in self._now.verbs and _COMMAND.fullmatch(action) is not None
 
     def _outcome(self, text: str, points: int, valid: bool = True) -> Outcome:
         now, over = self._now, bool(self._now.won or self._now.lost)

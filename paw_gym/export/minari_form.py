@@ -90,7 +90,9 @@ def _buffer(number: int, episode: Episode) -> Any:
     from minari.data_collector.episode_buffer import EpisodeBuffer
 
     steps = episode.transitions
-    seen = [_first_observation(steps[0]), *(t.next_observation for t in steps)]
+    first = steps[0].observation  # o_0 as it was printed, if the record has it
+    opening = steps[0].prompt if first is None else first
+    seen = [opening, *(t.next_observation for t in steps)]
     records = [_record(i, t, episode, seen[i]) for i, t in enumerate(steps)]
     return EpisodeBuffer(
         id=number,
@@ -106,11 +108,6 @@ def _buffer(number: int, episode: Episode) -> Any:
             "record": [*map(json.dumps, records), "{}"],
         },
     )
-
-
-def _first_observation(t: Transition) -> str:
-    """o_0 as the environment printed it, if the record has it; else what the agent saw."""
-    return t.prompt if t.observation is None else t.observation
 
 
 def _record(index: int, t: Transition, episode: Episode, seen: str) -> dict[str, Any]:
@@ -138,12 +135,15 @@ def _finish(
     """The metadata that only the end of the writing knows."""
     from importlib.metadata import version
 
+    from gymnasium.spaces import Text
     from minari.serialization import serialize_space
 
     path = data / "metadata.json"
     metadata = json.loads(path.read_text(encoding="utf-8"))
+    # Gymnasium's own space, of these characters alone: a reader needs nothing of ours
     observations, actions = (
-        serialize_space(_space(longest, characters)) for longest, characters in texts
+        serialize_space(Text(longest, min_length=0, charset="".join(sorted(characters)) or " "))
+        for longest, characters in texts
     )
     metadata |= {
         "dataset_id": name,
@@ -158,13 +158,6 @@ def _finish(
     if spec is not None:
         metadata["env_spec"] = spec
     path.write_text(json.dumps(metadata), encoding="utf-8")
-
-
-def _space(longest: int, characters: set[str]) -> Any:
-    """The texts of these characters: Gymnasium's own space, so that a reader needs nothing of ours."""
-    from gymnasium.spaces import Text
-
-    return Text(longest, min_length=0, charset="".join(sorted(characters)) or " ")
 
 
 def _env_spec(env_ids: set[str]) -> str | None:

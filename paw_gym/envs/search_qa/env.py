@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from paw_gym.core import AgentDefaults, Outcome, Task, TaskSet, TextEnv
+from paw_gym.core import AgentDefaults, Outcome, Task, TextEnv
 from paw_gym.envs.search_qa.questions import DOMAINS, Question, benchmark_tasks, dataset_names
 from paw_gym.envs.search_qa.scoring import Scores, score
 from paw_gym.envs.search_qa.synthetic import Riddle, synthetic_tasks, world_corpus
@@ -216,7 +216,9 @@ class SearchQAEnv(TextEnv):
         else:
             require_index_of_file(retriever, retriever_settings or {}, corpus)
             folder = _required_folder(data_dir, dataset)
-            tasks = _first(benchmark_tasks(names, split, folder), num_questions)
+            tasks = benchmark_tasks(names, split, folder)
+            if num_questions is not None and num_questions < len(tasks):
+                tasks = tasks.subset(set(tasks.ids[:num_questions]).__contains__)
             self._open = lambda: shared_retriever(
                 retriever, lambda: find_corpus(folder, names, corpus), retriever_settings
             )
@@ -350,10 +352,3 @@ def _required_folder(data_dir: str | Path | None, dataset: str | Sequence[str]) 
             "corpus.jsonl. Only dataset='synthetic' comes without data."
         )
     return Path(data_dir).expanduser()
-
-
-def _first(tasks: TaskSet, count: int | None) -> TaskSet:
-    if count is None or count >= len(tasks):
-        return tasks
-    kept = set(tasks.ids[:count])
-    return tasks.subset(kept.__contains__)

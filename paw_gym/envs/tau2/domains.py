@@ -38,7 +38,9 @@ class Domain:
 @lru_cache(maxsize=len(DOMAINS))
 def load_domain(name: str) -> Domain:
     require_choice("domain", name, DOMAINS)
-    original = _original(name)
+    module = tau2_module(f"domains.{_folder(name)}.environment")
+    workflow = name == "telecom-workflow"
+    original = module.get_environment_workflow_policy() if workflow else module.get_environment()
     return Domain(
         name,
         original.policy,
@@ -46,14 +48,6 @@ def load_domain(name: str) -> Domain:
         _schemas(original.user_tools),
         partial(_new_world, original, _own_kind(original.tools)),
     )
-
-
-def _original(name: str) -> Any:
-    """The environment as the package makes it."""
-    module = tau2_module(f"domains.{_folder(name)}.environment")
-    if name == "telecom-workflow":
-        return module.get_environment_workflow_policy()
-    return module.get_environment()
 
 
 def _folder(name: str) -> str:

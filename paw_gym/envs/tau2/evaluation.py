@@ -176,20 +176,15 @@ def _as_action(action: Mapping[str, Any]) -> str:
     return call_text(action["name"], action["arguments"])
 
 
-def _calls(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    return [call for message in messages for call in message.get("calls", [])]
-
-
 def _not_taken(
     expected: Sequence[dict[str, Any]], messages: Sequence[Message]
 ) -> list[dict[str, Any]]:
     """The expected actions without the longest beginning of them that was taken in order."""
-    taken = iter(_calls(messages))
+    taken = (call for message in messages for call in message.get("calls", []))
     left = list(expected)
-    while left and any(_same(left[0], call) for call in taken):
+    while left and any(
+        (left[0]["name"], left[0]["arguments"]) == (call["name"], call["arguments"])
+        for call in taken
+    ):
         left.pop(0)
     return left
-
-
-def _same(expected: Mapping[str, Any], call: Mapping[str, Any]) -> bool:
-    return bool(expected["name"] == call["name"] and expected["arguments"] == call["arguments"])

@@ -112,7 +112,9 @@ def database_hash(database: Any) -> str:
 def copy_database(database: Any) -> Any:
     """A database (a pydantic model of tables) that can be changed without changing ``database``."""
     own = {
-        name: SharedTable(value) if _is_table(value) else copy.deepcopy(value)
+        name: SharedTable(value)
+        if isinstance(value, dict) and all(hasattr(row, "model_dump") for row in value.values())
+        else copy.deepcopy(value)
         for name, value in vars(database).items()
     }
     return database.model_copy(update=own)
@@ -126,7 +128,3 @@ def reading(database: Any) -> Iterator[None]:
             if isinstance(table, SharedTable):
                 stack.enter_context(table.reading())
         yield
-
-
-def _is_table(value: Any) -> bool:
-    return isinstance(value, dict) and all(hasattr(row, "model_dump") for row in value.values())

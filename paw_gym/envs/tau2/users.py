@@ -181,11 +181,9 @@ def in_first_person(text: str) -> str:
     """
     for pattern, said in _PERSONS:
         text = re.sub(pattern, said, text, flags=re.IGNORECASE)
-    return re.sub(r"(^|[.!?:]\s+)my\b", r"\1My", text) if not text.startswith("my") else _my(text)
-
-
-def _my(text: str) -> str:
-    return "My" + re.sub(r"([.!?]\s+)my\b", r"\1My", text[2:])
+    if text.startswith("my"):
+        return "My" + re.sub(r"([.!?]\s+)my\b", r"\1My", text[2:])
+    return re.sub(r"(^|[.!?:]\s+)my\b", r"\1My", text)
 
 
 URL_VARIABLE = "OPENAI_BASE_URL"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
@@ -168,7 +168,11 @@ def score_purchase(
         " ".join(product.features).lower(),
         product.description.lower(),
     )
-    attributes = sum(_has_attribute(product, texts, wanted) for wanted in goal.attributes)
+    attributes = sum(
+        any(token_set_ratio(own, wanted) > FUZZY_MATCH for own in product.attributes)
+        or any(wanted in text for text in texts)
+        for wanted in goal.attributes
+    )
     matched = _options_matched(options.values(), goal.options)
     price_ok = price <= goal.price_upper
     wanted = len(goal.attributes) + len(goal.options) + 1
@@ -202,12 +206,6 @@ def _type_score(product: Product, goal: Goal, nouns: Nouns) -> tuple[float, bool
 
 def _levels(path: str) -> set[str]:
     return {level.strip() for level in path.split("›")}
-
-
-def _has_attribute(product: Product, texts: Sequence[str], wanted: str) -> bool:
-    if any(token_set_ratio(own, wanted) > FUZZY_MATCH for own in product.attributes):
-        return True
-    return any(wanted in text for text in texts)
 
 
 def _options_matched(chosen: Iterable[str], wanted: Iterable[tuple[str, str]]) -> int:

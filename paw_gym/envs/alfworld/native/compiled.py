@@ -200,7 +200,11 @@ def display_names(ids: Iterable[str]) -> dict[str, str]:
     without "_bar_" has no number, and the original then leaves a space at the end.
     """
     ordered = sorted(ids)
-    numbered = {entity: _base_name(entity) for entity in ordered if "_bar_" in entity}
+    numbered = {
+        entity: entity.split("_bar_", 1)[0] + ("basin" if "basin" in entity else "")
+        for entity in ordered
+        if "_bar_" in entity
+    }
     left = Counter(numbered.values())
     names = {}
     for entity in ordered:
@@ -211,11 +215,6 @@ def display_names(ids: Iterable[str]) -> dict[str, str]:
             names[entity] = f"{base} {left[base]}"
             left[base] -= 1
     return names
-
-
-def _base_name(entity: str) -> str:
-    name = entity.split("_bar_", 1)[0]
-    return name + "basin" if "basin" in entity else name
 
 
 def _check_facts(problem: Problem) -> None:

@@ -106,13 +106,9 @@ class NativeEngine:
         self.restore_state(start)
         return text.opening(game)
 
-    def action_of(self, command: str) -> Action | None:
-        """The action of a command; ``None``: it is not admissible now."""
-        actions = self._menu.actions
-        return actions.get(command) or actions.get(command.strip())
-
     def step(self, command: str) -> tuple[str, bool]:
-        action = self.action_of(command)
+        actions = self._menu.actions
+        action = actions.get(command) or actions.get(command.strip())
         if action is None:
             return NOTHING_HAPPENS, self.won
         observation = self._apply(action)

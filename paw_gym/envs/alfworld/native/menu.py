@@ -94,7 +94,8 @@ def _build(
         for command, action in _anywhere(game).items()
         if action.location != location
     }
-    actions["inventory"] = Action(Verb.INVENTORY, text=_inventory(game, held))
+    carried = "not carrying anything" if held < 0 else f"carrying: a {game.objects[held]}"
+    actions["inventory"] = Action(Verb.INVENTORY, text=f"You are {carried}.")
     if held >= 0:
         actions[f"examine {game.objects[held]}"] = Action(Verb.EXAMINE_OBJECT, object=held)
     for r, content in lying.items():
@@ -138,12 +139,6 @@ def _anywhere(game: CompiledGame) -> dict[str, Action]:
             )
     game.memo["anywhere"] = actions
     return actions
-
-
-def _inventory(game: CompiledGame, held: int) -> str:
-    if held < 0:
-        return "You are not carrying anything."
-    return f"You are carrying: a {game.objects[held]}."
 
 
 def _takes(game: CompiledGame, r: int, content: int) -> dict[str, Action]:
