@@ -48,12 +48,16 @@ def test_what_the_page_of_the_code_says_to_open_is_there() -> None:
     assert [place for place in sorted(named) if not (ROOT / place).exists()] == []
 
 
-@pytest.mark.parametrize("engine", ["local", "openrlhf", "trl"])
-def test_an_engine_of_the_page_conforms(engine: str) -> None:
+@pytest.mark.parametrize(("engine", "caught"), [("local", 37), ("openrlhf", 37), ("trl", 35)])
+def test_an_engine_of_the_page_conforms(engine: str, caught: int) -> None:
     text = (ROOT / "benchmarks" / "conformance" / f"{engine}.json").read_text(encoding="utf-8")
     result = json.loads(text)
     assert result["conforms"]
-    assert [f["state"] for f in result["findings"]] == ["caught"] * 30
+    states = [finding["state"] for finding in result["findings"]]
+    assert states.count("caught") == caught and len(states) == 37
+    assert {f["fault"] for f in result["findings"] if f["state"] == "cannot occur"} == (
+        {"return_reset_at_observation", "gae_past_the_end"} if engine == "trl" else set()
+    )
 
 
 # --- environments -------------------------------------------------------------------------------------

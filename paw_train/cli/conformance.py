@@ -29,9 +29,7 @@ def conformance(
     ] = "local",
     fault: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME", help="Plant only this fault; may be repeated; default: all 30."
-        ),
+        typer.Option(metavar="NAME", help="Plant only this fault; may be repeated; default: all."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
@@ -79,10 +77,11 @@ def _table(result: Result) -> Table:
         table.add_column(name)
     for finding in result.findings:
         detail = ", ".join(finding.checks) or finding.message
-        table.add_row(finding.fault, finding.state, detail)
-    noticed, total = result.count("caught", "refused"), len(result.findings)
-    others = total - noticed - result.count("missed")
+        reported = f" ({finding.reported})" if finding.reported else ""
+        table.add_row(f"{finding.fault}{reported}", finding.state, detail)
     table.caption = (
-        f"{noticed} of {total} noticed, {result.count('missed')} missed, {others} not tried"
+        f"{result.count('caught', 'refused')} of {len(result.findings)} noticed, "
+        f"{result.count('missed')} missed, {result.count('cannot occur')} cannot occur, "
+        f"{result.count('not planted')} not planted"
     )
     return table

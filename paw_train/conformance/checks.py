@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -57,19 +57,20 @@ def expected_rows(recording: Recording, objective: Objective) -> list[Row]:
 
 def row_deviations(found: Sequence[Row], expected: Sequence[Row]) -> list[Deviation]:
     """Differences of tokens with a role, each with all that stands before it, and of log-probabilities."""
-    ours, theirs = _tokens(found), _tokens(expected)
+    ours, theirs = list(_learned(found)), list(_learned(expected))
+    have, wanted = (Counter(place for place, _ in side) for side in (ours, theirs))
     deviations = []
-    missing, extra = theirs - ours, ours - theirs
+    missing, extra = wanted - have, have - wanted
     if missing or extra:
         message = (
-            f"{missing.total()} of {theirs.total()} tokens are missing, and {extra.total()} are there that "
+            f"{missing.total()} of {wanted.total()} tokens are missing, and {extra.total()} are there that "
             "should not be, or follow another context"
         )
         deviations.append(Deviation("tokens", message))
-    known = _logprobs(expected)
-    gap = max((abs(v - known[k]) for k, v in _logprobs(found).items() if k in known), default=0.0)
-    if gap > TOLERANCE["log-probabilities"]:
-        message = f"a token's log-probability at sampling differs by {gap:.4g} nats"
+    known = {ids: value for (role, _, ids), value in theirs if role == "action"}
+    gaps = [abs(v - known[ids]) for (role, _, ids), v in ours if role == "action" and ids in known]
+    if max(gaps, default=0.0) > TOLERANCE["log-probabilities"]:
+        message = f"a token's log-probability at sampling differs by {max(gaps):.4g} nats"
         deviations.append(Deviation("log-probabilities", message))
     return deviations
 
@@ -78,22 +79,13 @@ _Place = tuple[str, int, tuple[int, ...]]
 """role, transition, all ids up to the token and the token itself"""
 
 
-def _tokens(rows: Sequence[Row]) -> Counter[_Place]:
-    return Counter(
-        (role, transition, tuple(row.ids[: t + 1]))
-        for row in rows
-        for t, (role, transition) in enumerate(zip(row.roles, row.transitions, strict=True))
-        if role != "prompt"
-    )
-
-
-def _logprobs(rows: Sequence[Row]) -> dict[tuple[int, ...], float]:
-    return {
-        tuple(row.ids[: t + 1]): value
-        for row in rows
-        for t, (role, value) in enumerate(zip(row.roles, row.logprobs, strict=True))
-        if role == "action"
-    }
+def _learned(rows: Sequence[Row]) -> Iterator[tuple[_Place, float]]:
+    """The tokens with a role, and their log-probabilities."""
+    for row in rows:
+        marks = zip(row.roles, row.transitions, row.logprobs, strict=True)
+        for t, (role, transition, logprob) in enumerate(marks):
+            if role != "prompt":
+                yield (role, transition, tuple(row.ids[: t + 1])), logprob
 
 
 def value_deviations(check: str, found: Tensor, expected: Tensor) -> list[Deviation]:

@@ -4,19 +4,29 @@ Nothing of the trainer is imported: one dialogue at a time goes through the mode
 packing, and every term is a plain sum over its tokens. Slow and obvious on purpose.
 
 GRPO: Shao et al. 2024 (arXiv 2402.03300), with DAPO's mean over the tokens of the batch (arXiv 2503.14476,
-Eq. 8). KL estimate k3: Schulman 2020. World model: PaW, arXiv 2606.02388, Eq. 4, 7, 8, 10, 11.
+Eq. 8). REINFORCE++: arXiv 2501.03262. PPO: arXiv 1707.06347 with GAE, 1506.02438. KL estimate k3: Schulman
+2020. World model: PaW, arXiv 2606.02388, Eq. 4, 7, 8, 10, 11.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import mean, stdev
 
 import torch
 from torch import Tensor
 
-from paw_train.conformance.recording import Episode, KnownGood, Objective, Recording, Turn
+from paw_train.conformance.recording import (
+    TRACE_DECAY,
+    Episode,
+    KnownGood,
+    Objective,
+    Recording,
+    Turn,
+    WorldModelTerm,
+)
 
 EPSILON = 1e-6
 """added to a group's standard deviation; the returns' deviations are near 5, so that 1e-4, which others add,
@@ -25,27 +35,27 @@ changes an advantage by parts in 100,000"""
 
 def solve(recording: Recording, objective: Objective) -> KnownGood:
     """Everything that a trainer is to compute of the recording with this objective."""
-    advantages = grpo_advantages(recording)
+    advantages = ADVANTAGES[objective.algorithm](recording)
     weights = world_model_weights(recording, objective)
     model = recording.model("policy").double()
     reference = recording.model("reference").double()
     surrogate, kl, world_model = [], [], []
     for episode in recording.episodes:
-        scores = _log_softmax(model, episode, objective.temperature)
-        plain = _log_softmax(model, episode, 1.0)
+        scores = log_softmax(model, episode, objective.temperature)
+        plain = log_softmax(model, episode, 1.0)
         with torch.no_grad():
-            anchor = _log_softmax(reference, episode, objective.temperature)
+            anchor = log_softmax(reference, episode, objective.temperature)
         for turn in episode.turns:
-            new = _of(scores, episode, turn.action_tokens)
+            new = of(scores, episode, turn.action_tokens)
             old = turn.logprobs[objective.name]
             advantage = advantages[turn.number]
             surrogate += [
                 _clipped(n, o, advantage, objective.clip) for n, o in zip(new, old, strict=True)
             ]
-            known = _of(anchor, episode, turn.action_tokens)
+            known = of(anchor, episode, turn.action_tokens)
             kl += [_k3(n, r) for n, r in zip(new, known, strict=True)]
             if weights[turn.number] > 0 and objective.world_model is not None:
-                observed = _of(plain, episode, turn.observation_tokens)
+                observed = of(plain, episode, turn.observation_tokens)
                 loss = _clipped_mae(observed, objective.world_model.rho)
                 world_model.append(weights[turn.number] * loss)
     policy_loss = _mean(surrogate) + objective.kl_coef * _mean(kl)
@@ -74,6 +84,37 @@ def grpo_advantages(recording: Recording) -> list[float]:
     return found
 
 
+def reinforce_pp_advantages(recording: Recording) -> list[float]:
+    """[N] the same over all episodes, as if they were one group."""
+    together = [replace(episode, group=0) for episode in recording.episodes]
+    return grpo_advantages(recording.replace(episodes=together))
+
+
+def ppo_advantages(recording: Recording) -> list[float]:
+    """[N] ``A_t = r_t + V_(t+1) - V_t + TRACE_DECAY A_(t+1)`` by turn, then standardised over the batch."""
+    found: list[float] = []
+    for episode in recording.episodes:
+        own, following = [0.0], 0.0
+        for turn in reversed(episode.turns):
+            own.append(turn.reward + following - turn.value + TRACE_DECAY * own[-1])
+            following = turn.value
+        found += reversed(own[1:])
+    return [(value - mean(found)) / (stdev(found) + EPSILON) for value in found]
+
+
+ADVANTAGES = {
+    "grpo": grpo_advantages,
+    "reinforce_pp": reinforce_pp_advantages,
+    "ppo": ppo_advantages,
+}
+
+
+def lambdas(recording: Recording, term: WorldModelTerm) -> dict[int, float]:
+    """By group: the adaptive weight of Eq. 10."""
+    groups = _by_group(recording)
+    return {g: 1 - mean(e.total_reward for e in own) / term.max_return for g, own in groups.items()}
+
+
 def world_model_weights(recording: Recording, objective: Objective) -> list[float]:
     """[N] the w_i of Eq. 11: ``lambda_g / (G |S_g|)`` for the selected transitions of group g."""
     term = objective.world_model
@@ -82,13 +123,11 @@ def world_model_weights(recording: Recording, objective: Objective) -> list[floa
     entropies = [_action_entropy(turn, objective) for turn in recording.turns]
     order = sorted(range(len(entropies)), key=lambda n: (-entropies[n], n))
     chosen = set(order[: math.ceil(term.alpha * len(entropies))])
-    groups = _by_group(recording)
+    groups, adaptive = _by_group(recording), lambdas(recording, term)
     weights = []
     for episode in recording.episodes:
-        members = groups[episode.group]
-        returns = mean(e.total_reward for e in members)
-        selected = sum(turn.number in chosen for e in members for turn in e.turns)
-        weight = (1 - returns / term.max_return) / (len(groups) * max(selected, 1))
+        selected = sum(t.number in chosen for e in groups[episode.group] for t in e.turns)
+        weight = adaptive[episode.group] / (len(groups) * max(selected, 1))
         weights += [weight if turn.number in chosen else 0.0 for turn in episode.turns]
     return weights
 
@@ -105,13 +144,13 @@ def _action_entropy(turn: Turn, objective: Objective) -> float:
     return mean(-math.exp(lp) * lp for lp in turn.logprobs[objective.name])
 
 
-def _log_softmax(model: torch.nn.Module, episode: Episode, temperature: float) -> Tensor:
+def log_softmax(model: torch.nn.Module, episode: Episode, temperature: float) -> Tensor:
     """[T, V] at t the distribution of the token after t."""
     logits: Tensor = model(input_ids=torch.tensor([episode.ids]), use_cache=False).logits[0]
     return (logits / temperature).log_softmax(-1)
 
 
-def _of(scores: Tensor, episode: Episode, span: tuple[int, int]) -> list[Tensor]:
+def of(scores: Tensor, episode: Episode, span: tuple[int, int]) -> list[Tensor]:
     """The log-probability of each token of a span."""
     return [scores[t - 1, episode.ids[t]] for t in range(*span)]
 

@@ -1,22 +1,23 @@
-"""Thirty faults of agent trainers, each planted at a border between the methods of ``protocol.Trainer``.
+"""Faults of agent trainers, each planted at a border between the methods of ``protocol.Trainer``.
 
 A trainer that can plant a fault in its own code does so instead (``Trainer.plant``). Two faults have no such
-border and are planted by trainers alone.
+border and are planted by trainers alone. Some were reported of other trainers (``Fault.reported``).
 """
 
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from paw_train.conformance import equations
 from paw_train.conformance.protocol import Outcome, Row
-from paw_train.conformance.recording import Objective, Recording, Turn
+from paw_train.conformance.recording import Episode, Objective, Recording, Turn
 
 Pass = Callable[[Sequence[Row]], Outcome]
 """a trainer's losses and gradients of some rows"""
@@ -48,6 +49,8 @@ class Fault:
     """the objective of ``recording.OBJECTIVES`` under which it is looked for"""
     borders: Borders | None
     """``None``: only a trainer's own code can have it"""
+    reported: str = ""
+    """``project#number``: an issue or a pull request that reported it of another trainer"""
 
 
 # --- rows -------------------------------------------------------------------------------------------
@@ -57,21 +60,35 @@ def _map_rows(change: Callable[[Row], Row]) -> Borders:
     return Borders(rows=lambda recording, rows: [change(row) for row in rows])
 
 
-def _marked(row: Row, role: str, where: Sequence[int], transitions: Sequence[int]) -> Row:
-    """The row with the given places marked with a role, and no others."""
+def _columns(row: Row) -> tuple[list[Any], ...]:
+    return row.ids, row.roles, row.transitions, row.logprobs
+
+
+def _places(row: Row, role: str) -> dict[int, int]:
+    """By place of the tokens with a role: their transition."""
+    marks = enumerate(zip(row.roles, row.transitions, strict=True))
+    return {place: number for place, (own, number) in marks if own == role}
+
+
+def _marked(row: Row, role: str, places: Mapping[int, int]) -> Row:
+    """The row with the given places of transitions marked with a role, and no others."""
     roles: list[Any] = ["prompt" if r == role else r for r in row.roles]
     numbers = [-1 if r == role else n for r, n in zip(row.roles, row.transitions, strict=True)]
-    for place, number in zip(where, transitions, strict=True):
-        roles[place], numbers[place] = role, number
+    for place, number in places.items():
+        if 0 < place < len(row.ids):
+            roles[place], numbers[place] = role, number
     return replace(row, roles=roles, transitions=numbers)
 
 
-def _shifted(role: str, by: int) -> Callable[[Row], Row]:
-    def change(row: Row) -> Row:
-        places = [t for t, r in enumerate(row.roles) if r == role and 0 < t + by < len(row.ids)]
-        return _marked(row, role, [t + by for t in places], [row.transitions[t] for t in places])
+def _shifted(role: str, by: int, first: bool = True) -> Borders:
+    """The mask of a role is moved, that of a row's first transition as well or not."""
 
-    return change
+    def change(row: Row) -> Row:
+        places = _places(row, role)
+        kept = -1 if first else min(places.values())
+        return _marked(row, role, {t if n == kept else t + by: n for t, n in places.items()})
+
+    return _map_rows(change)
 
 
 def _observations_as_actions(row: Row) -> Row:
@@ -80,64 +97,56 @@ def _observations_as_actions(row: Row) -> Row:
 
 
 def _without_end_tokens(row: Row) -> Row:
-    kept = [
-        t
-        for t, role in enumerate(row.roles)
-        if role == "action" and _same(row, t, t + 1)  # the last of a response is left out
-    ]
-    return _marked(row, "action", kept, [row.transitions[t] for t in kept])
+    places = _places(row, "action")
+    return _marked(row, "action", {t: n for t, n in places.items() if places.get(t + 1) == n})
 
 
-def _same(row: Row, t: int, u: int) -> bool:
-    """True if two places belong to the same action or observation."""
-    both = range(len(row.ids))
-    return u in both and row.roles[t] == row.roles[u] and row.transitions[t] == row.transitions[u]
+def _rewritten(role: str, tokens: Callable[[Recording, Turn, list[int]], list[int]]) -> Borders:
+    """The tokens of each action, or of each observation, are others."""
+
+    def change(recording: Recording, row: Row) -> Row:
+        result = Row([], [], [], [])
+        marks = zip(*_columns(row), strict=True)
+        for (own, number), span in groupby(marks, lambda token: (token[1], token[2])):
+            ids, _, _, logprobs = map(list, zip(*span, strict=True))
+            if own == role:
+                ids = tokens(recording, recording.turns[number], ids)
+            count = len(ids)
+            added = ids, [own] * count, [number] * count, [*logprobs, *[0.0] * count][:count]
+            for column, values in zip(_columns(result), added, strict=True):
+                column.extend(values)
+        return result
+
+    return Borders(rows=lambda recording, rows: [change(recording, row) for row in rows])
 
 
-def _with_retokenised_turns(row: Row, recording: Recording) -> Row:
-    result = Row([], [], [], [])
-    t = 0
-    while t < len(row.ids):
-        end = t + 1
-        if row.roles[t] == "action":
-            while _same(row, t, end):
-                end += 1
-            turn = recording.turns[row.transitions[t]]
-            ids = _encoded(turn, recording.tokenizer)
-        else:
-            ids = row.ids[t:end]
-        count = len(ids)
-        result.ids.extend(ids)
-        result.roles.extend([row.roles[t]] * count)
-        result.transitions.extend([row.transitions[t]] * count)
-        result.logprobs.extend([*row.logprobs[t:end], *[0.0] * count][:count])
-        t = end
-    return result
-
-
-def _encoded(turn: Turn, tokenizer: Any) -> list[int]:
+def _encoded(recording: Recording, turn: Turn, ids: list[int]) -> list[int]:
     """The tokens of a response's text, with the end token if there was one."""
-    ids = list(tokenizer(turn.response, add_special_tokens=False)["input_ids"])
-    end = turn.response_ids[-1:]
-    return ids + (end if end == [tokenizer.eos_token_id] else [])
+    found = list(recording.tokenizer(turn.response, add_special_tokens=False)["input_ids"])
+    return found + [i for i in ids[-1:] if i == recording.tokenizer.eos_token_id]
+
+
+def _with_turn_boundary(recording: Recording, turn: Turn, ids: list[int]) -> list[int]:
+    """An observation whose message ends before the rest of it, which is rendered as one more message."""
+    return [*ids, recording.tokenizer.convert_tokens_to_ids("<user>")]
 
 
 def _without_last_observation(row: Row) -> Row:
-    last = max(row.transitions)
-    end = max(t for t, r in enumerate(row.roles) if r == "action" and row.transitions[t] == last)
-    return Row(*(values[: end + 1] for values in _columns(row)))
+    end = 1 + max(_places(row, "action"))
+    return Row(*(values[:end] for values in _columns(row)))
 
 
-def _columns(row: Row) -> tuple[list[Any], ...]:
-    return row.ids, row.roles, row.transitions, row.logprobs
-
-
-def _a_row_each_turn(recording: Recording, rows: list[Row]) -> list[Row]:
+def _row_each_turn(rows: Sequence[Row], earlier: bool) -> list[Row]:
+    """Rows that end after each turn, in which earlier turns are trained again or not."""
     found = []
     for row in rows:
         for number in sorted(set(row.transitions) - {-1}):
             end = 1 + max(t for t, n in enumerate(row.transitions) if n == number)
-            found.append(Row(*(values[:end] for values in _columns(row))))
+            cut = Row(*(values[:end] for values in _columns(row)))
+            for role in () if earlier else ("action", "env_output"):
+                own = {t: n for t, n in _places(cut, role).items() if n == number}
+                cut = _marked(cut, role, own)
+            found.append(cut)
     return found
 
 
@@ -147,32 +156,29 @@ def _two_in_a_row(recording: Recording, rows: list[Row]) -> list[Row]:
 
 
 def _template_as_observation(row: Row) -> Row:
-    """Everything between two responses, and the first prompt, as part of an observation."""
-    numbers = [n for n in row.transitions if n >= 0]
-    current, places, found = numbers[0], [], []
-    for t in range(1, len(row.ids)):
-        if row.roles[t] == "action":
-            current = row.transitions[t]
-        elif current != numbers[-1] or row.roles[t] == "env_output":
-            places.append(t)
-            found.append(current)
-    after = [(t, n) for t, n in zip(places, found, strict=True) if t >= row.roles.index("action")]
-    return _marked(row, "env_output", [t for t, _ in after], [n for _, n in after])
+    """Everything between two responses as part of an observation."""
+    actions, seen, places, current = _places(row, "action"), _places(row, "env_output"), {}, -1
+    for t in range(len(row.ids)):
+        current = actions.get(t, current)
+        if current >= 0 and t not in actions and (t in seen or current < max(row.transitions)):
+            places[t] = current
+    return _marked(row, "env_output", places)
 
 
 # --- what the trainer is given ----------------------------------------------------------------------
 
 
-def _turns(recording: Recording, change: Callable[[Turn], Turn]) -> Recording:
+def _turns(change: Callable[[Turn], Turn]) -> Borders:
+    return Borders(recording=lambda recording, _: _with_turns(recording, change))
+
+
+def _with_turns(recording: Recording, change: Callable[[Turn], Turn]) -> Recording:
     episodes = [replace(e, turns=[change(turn) for turn in e.turns]) for e in recording.episodes]
     return recording.replace(episodes=episodes)
 
 
-def _truncated_as_success(recording: Recording, objective: Objective) -> Recording:
-    return _turns(
-        recording,
-        lambda t: replace(t, reward=t.reward + 10.0) if t.truncated and not t.success else t,
-    )
+def _truncated_as_success(turn: Turn) -> Turn:
+    return replace(turn, reward=turn.reward + 10.0 * (turn.truncated and not turn.success))
 
 
 def _other_weights(**of: str) -> Borders:
@@ -186,19 +192,13 @@ def _other_weights(**of: str) -> Borders:
 @torch.no_grad()
 def _stale_logprobs(recording: Recording, objective: Objective) -> Recording:
     """Sampled responses with the log-probabilities of the reference."""
-    model = recording.model("reference")
-    scores = {}
+    model, known = recording.model("reference"), {}
     for episode in recording.episodes:
-        ids = torch.tensor([episode.ids])
-        logits = model(input_ids=ids).logits[0, :-1] / objective.temperature
-        known = logits.log_softmax(-1).gather(-1, ids[0, 1:, None]).flatten().tolist()
+        scores = equations.log_softmax(model, episode, objective.temperature)
         for turn in episode.turns:
-            start, end = turn.action_tokens
-            scores[turn.number] = known[start - 1 : end - 1]
-    changed = _turns(
-        recording,
-        lambda t: replace(t, logprobs={**t.logprobs, objective.name: scores[t.number]}),
-    )
+            own = equations.of(scores, episode, turn.action_tokens)
+            known[turn.number] = {**turn.logprobs, objective.name: [p.item() for p in own]}
+    changed = _with_turns(recording, lambda turn: replace(turn, logprobs=known[turn.number]))
     return changed.replace(weights={**changed.weights, "sampler": changed.weights["reference"]})
 
 
@@ -228,35 +228,35 @@ def _restart_positions(module: Any, args: tuple[Any, ...], kwargs: Any, first: i
 # --- advantages and weights -------------------------------------------------------------------------
 
 
-def _each(recording: Recording, value: Callable[[Any], float]) -> Tensor:
-    """[N] a value of each transition's episode."""
-    return torch.tensor(
-        [value(e) for e in recording.episodes for _ in e.turns], dtype=torch.float64
-    )
+def _advantages_of(change: Callable[[Recording], list[Episode]], name: str = "grpo") -> Borders:
+    """The advantages that an algorithm gives to other episodes, with as many turns."""
+
+    def changed(recording: Recording, advantages: Tensor) -> Tensor:
+        other = recording.replace(episodes=change(recording))
+        return torch.tensor(equations.ADVANTAGES[name](other), dtype=torch.float64)
+
+    return Borders(advantages=changed)
+
+
+def _by_turn(worth: Callable[[Episode, Turn], float]) -> Callable[[Recording], list[Episode]]:
+    """An episode each turn."""
+    return lambda recording: [
+        replace(e, turns=[replace(turn, reward=worth(e, turn))])
+        for e in recording.episodes
+        for turn in e.turns
+    ]
+
+
+def _other_starts(recording: Recording) -> list[Episode]:
+    """The first member of each group among those of the next one, which start in another state."""
+    size, count = recording.group_size, len(recording.episodes) // recording.group_size
+    moved = [(e.group + (n % size == 0)) % count for n, e in enumerate(recording.episodes)]
+    return [replace(e, group=g) for e, g in zip(recording.episodes, moved, strict=True)]
 
 
 def _population_deviation(recording: Recording, advantages: Tensor) -> Tensor:
     size = recording.group_size
     return advantages * math.sqrt(size / (size - 1))
-
-
-def _across_groups(recording: Recording, advantages: Tensor) -> Tensor:
-    returns = [e.total_reward for e in recording.episodes]
-    mean, deviation = statistics.mean(returns), statistics.stdev(returns)
-    return _each(recording, lambda e: (e.total_reward - mean) / deviation)
-
-
-def _per_turn(recording: Recording, advantages: Tensor) -> Tensor:
-    counted: dict[int, list[float]] = {}
-    for e in recording.episodes:
-        counted.setdefault(e.group, []).extend([e.total_reward] * len(e.turns))
-    return _each(
-        recording,
-        lambda e: (
-            (e.total_reward - statistics.mean(counted[e.group]))
-            / (statistics.stdev(counted[e.group]) + 1e-6)
-        ),
-    )
 
 
 def _last_turn_only(recording: Recording, advantages: Tensor) -> Tensor:
@@ -265,23 +265,19 @@ def _last_turn_only(recording: Recording, advantages: Tensor) -> Tensor:
     return advantages * kept
 
 
-def _lambdas(recording: Recording, objective: Objective) -> list[float]:
-    assert objective.world_model is not None
-    groups: dict[int, list[float]] = {}
-    for e in recording.episodes:
-        groups.setdefault(e.group, []).append(e.total_reward)
-    most = objective.world_model.max_return
-    return [1 - statistics.mean(groups[g]) / most for g in sorted(groups)]
+def _group_of_turn(recording: Recording) -> list[int]:
+    return [e.group for e in recording.episodes for _ in e.turns]
 
 
 def _next_groups_lambda(recording: Recording, objective: Objective, weights: Tensor) -> Tensor:
-    lambdas = _lambdas(recording, objective)
-    factor = _each(recording, lambda e: lambdas[(e.group + 1) % len(lambdas)] / lambdas[e.group])
-    return weights * factor
+    assert objective.world_model is not None
+    own = equations.lambdas(recording, objective.world_model)
+    factor = {g: own[(g + 1) % len(own)] / own[g] for g in own}
+    return weights * torch.tensor([factor[g] for g in _group_of_turn(recording)])
 
 
 def _unscaled(recording: Recording, objective: Objective, weights: Tensor) -> Tensor:
-    group = _each(recording, lambda e: float(e.group))
+    group = torch.tensor(_group_of_turn(recording))
     sizes = torch.stack([((group == g) & (weights != 0)).sum() for g in group])
     return weights * sizes
 
@@ -314,8 +310,8 @@ def _without_loss_clip(objective: Objective) -> Objective:
     return replace(objective, world_model=replace(objective.world_model, rho=1.0))
 
 
-_Planted = dict[str, tuple[str, Borders | None]]
-"""by name: a sentence, and what is changed (``Fault``)"""
+_Planted = dict[str, tuple[str, Borders | None] | tuple[str, Borders, str]]
+"""by name: a sentence, what is changed, and the report (``Fault``)"""
 _POLICY: _Planted = {
     "observation_in_policy_loss": (
         "Tokens of the next observation are in the policy loss",
@@ -323,11 +319,16 @@ _POLICY: _Planted = {
     ),
     "action_mask_early": (
         "The mask of actions is one token too far to the left",
-        _map_rows(_shifted("action", -1)),
+        _shifted("action", -1),
     ),
     "action_mask_late": (
         "The mask of actions is one token too far to the right",
-        _map_rows(_shifted("action", 1)),
+        _shifted("action", 1),
+    ),
+    "mask_by_measured_prefix": (
+        "From the second turn on, masks are placed by the length of a prefix measured elsewhere",
+        _shifted("action", 2, first=False),
+        "slime#1476",
     ),
     "end_token_untrained": (
         "The last token of each response (its end token, if it has one) is not trained",
@@ -335,11 +336,24 @@ _POLICY: _Planted = {
     ),
     "retokenised_turns": (
         "Responses are tokenised again from their text",
-        Borders(rows=lambda recording, rows: [_with_retokenised_turns(r, recording) for r in rows]),
+        _rewritten("action", _encoded),
+    ),
+    "results_as_messages": (
+        "Consecutive results are rendered one by one, with a turn boundary that the template does not write",
+        _rewritten("env_output", _with_turn_boundary),
+        "slime#2263",
     ),
     "prefix_counted_twice": (
         "A dialogue becomes one row a turn, and earlier turns are trained again in each",
-        Borders(rows=_a_row_each_turn),
+        Borders(rows=lambda recording, rows: _row_each_turn(rows, earlier=True)),
+    ),
+    "mean_over_turn_rows": (
+        "A dialogue becomes one row a turn, and the mean is over rows: long episodes count more",
+        Borders(
+            rows=lambda recording, rows: _row_each_turn(rows, earlier=False),
+            objective=lambda o: replace(o, aggregation="sequence-mean"),
+        ),
+        "SkyRL#1277",
     ),
     "neighbours_visible": (
         "Two episodes are packed into one row, and the second sees the first",
@@ -361,19 +375,22 @@ _POLICY: _Planted = {
         "The loss is computed with the weights that sampled, not with the present ones",
         _other_weights(policy="sampler"),
     ),
+    "stale_without_clip": (
+        "Responses of earlier weights are trained with a ratio that no clip holds (0.001 to 2)",
+        Borders(objective=lambda o: replace(o, clip=0.999)),
+        "tinker-cookbook#822",
+    ),
     "temperature_missing": (
         "Log-probabilities are taken at temperature 1, responses were sampled at 0.8",
         Borders(objective=lambda o: replace(o, temperature=1.0)),
     ),
     "truncated_as_success": (
         "An episode that its step budget ended is credited as a success",
-        Borders(recording=_truncated_as_success),
+        _turns(_truncated_as_success),
     ),
     "penalty_lost": (
         "The penalty of invalid responses is not part of the return",
-        Borders(
-            recording=lambda r, _: _turns(r, lambda t: replace(t, reward=t.reward - t.penalty))
-        ),
+        _turns(lambda turn: replace(turn, reward=turn.reward - turn.penalty)),
     ),
     "population_deviation": (
         "Advantages are divided by the population's standard deviation (n), not the sample's (n - 1)",
@@ -381,11 +398,16 @@ _POLICY: _Planted = {
     ),
     "statistics_across_groups": (
         "Mean and deviation are taken over all groups together",
-        Borders(advantages=_across_groups),
+        _advantages_of(lambda recording: recording.episodes, "reinforce_pp"),
     ),
     "statistics_per_turn": (
         "Mean and deviation are taken over turns, so that long episodes count more",
-        Borders(advantages=_per_turn),
+        _advantages_of(_by_turn(lambda e, turn: e.total_reward)),
+    ),
+    "group_starts_differ": (
+        "A group has a member that started in another state, and compares it all the same",
+        _advantages_of(_other_starts),
+        "trl#6349",
     ),
     "advantage_on_last_turn": (
         "Only the last turn of an episode has its advantage",
@@ -395,18 +417,12 @@ _POLICY: _Planted = {
         "The advantage has the wrong sign",
         Borders(advantages=lambda recording, values: -values),
     ),
-    "clip_on_wrong_side": (
-        "The surrogate takes the larger of both terms",
-        None,
-    ),
+    "clip_on_wrong_side": ("The surrogate takes the larger of both terms", None),
     "kl_to_sampler": (
         "KL is measured to the policy that sampled, not to the reference",
         _other_weights(reference="sampler"),
     ),
-    "k1_for_k3": (
-        "KL is estimated by the log-ratio (k1) in place of k3",
-        None,
-    ),
+    "k1_for_k3": ("KL is estimated by the log-ratio (k1) in place of k3", None),
     "padding_in_mean": (
         "The mean over tokens counts padding",
         Borders(compute=_padding_counted),
@@ -416,6 +432,19 @@ _POLICY: _Planted = {
         Borders(compute=_averaged_micro_batches),
     ),
 }
+_REINFORCE_PP: _Planted = {
+    "return_reset_at_observation": (
+        "The return of a turn ends at the next observation, so only the last turn is paid for success",
+        _advantages_of(_by_turn(lambda e, turn: turn.reward), "reinforce_pp"),
+        "verl#6376",
+    ),
+}
+_PPO: _Planted = {
+    "gae_past_the_end": (
+        "Advantage estimation goes on from an episode's last turn into the next episode",
+        _advantages_of(lambda r: [replace(r.episodes[0], turns=r.turns)], "ppo"),
+    ),
+}
 _WORLD_MODEL: _Planted = {
     "last_observation_lost": (
         "The observation after the last action is not part of the row",
@@ -423,7 +452,7 @@ _WORLD_MODEL: _Planted = {
     ),
     "world_model_mask_late": (
         "The mask of observations is one token too far to the right",
-        _map_rows(_shifted("env_output", 1)),
+        _shifted("env_output", 1),
     ),
     "world_model_on_prompts": (
         "The world-model loss reads the prompt's text around the observation, too",
@@ -443,8 +472,13 @@ _WORLD_MODEL: _Planted = {
     ),
 }
 FAULTS: dict[str, Fault] = {
-    name: Fault(name, sentence, objective, borders)
-    for objective, faults in (("policy", _POLICY), ("world_model", _WORLD_MODEL))
-    for name, (sentence, borders) in faults.items()
+    name: Fault(name, sentence, objective, borders, *reported)
+    for objective, faults in (
+        ("policy", _POLICY),
+        ("reinforce_pp", _REINFORCE_PP),
+        ("ppo", _PPO),
+        ("world_model", _WORLD_MODEL),
+    )
+    for name, (sentence, borders, *reported) in faults.items()
 }
-"""the 30 faults by name, in the order of the data"""
+"""the faults by name, in the order of the data"""

@@ -40,24 +40,17 @@ class Outcome:
     """by the model's parameter names, not clipped"""
 
 
-@dataclass(frozen=True)
-class NotApplicable:
-    """A fault that a trainer cannot have."""
-
-    reason: str
-
-
 @runtime_checkable
 class Trainer(Protocol):
     """A trainer under test. Its class is called without arguments.
 
-    A trainer may also have ``plant(fault: str) -> AbstractContextManager | NotApplicable | None``, which
-    changes the trainer's own code as the named fault does while the context is open (``None``: the suite
-    plants it at the borders between these methods, where it can).
+    A trainer may also have ``plant(fault: str) -> AbstractContextManager | str | None``: a context in which
+    the trainer's own code has the named fault; the reason why it cannot have it; or ``None``, and the suite
+    plants it at the borders between these methods, where it can.
     """
 
     objectives: Sequence[str]
-    """the objectives that it trains: ``policy``, ``world_model`` or both"""
+    """the objectives of ``recording.OBJECTIVES`` that it trains"""
 
     def token_batch(self, recording: Recording, objective: Objective) -> list[Row]:
         """The rows that the trainer makes of the episodes, in any order and number."""
@@ -79,5 +72,5 @@ class Trainer(Protocol):
         """Losses and gradients of the rows, as one optimiser step, in more than one micro-batch."""
 
 
-Planting = AbstractContextManager[None] | NotApplicable | None
+Planting = AbstractContextManager[None] | str | None
 """what ``plant`` returns"""

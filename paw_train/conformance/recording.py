@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal
 
 import torch
@@ -42,11 +43,15 @@ class WorldModelTerm:
 
 @dataclass(frozen=True)
 class Objective:
-    """The loss: GRPO with a token mean over the batch, k3 KL beside it, and the world-model term."""
+    """The loss: a clipped surrogate with a mean over tokens, k3 KL beside it, and the world-model term."""
 
     name: str
     temperature: float
     """of sampling: actions are scored at it"""
+    algorithm: Literal["grpo", "reinforce_pp", "ppo"] = "grpo"
+    """the advantages (``equations.ADVANTAGES``)"""
+    aggregation: Literal["token-mean", "sequence-mean"] = "token-mean"
+    """the mean: over action tokens, or first over those of each row, which a planted fault takes"""
     clip: float = 0.2
     """the probability ratio is clipped to [1 - clip, 1 + clip]"""
     kl_coef: float = 0.1
@@ -57,12 +62,16 @@ class Objective:
 
 OBJECTIVES = {
     "policy": Objective("policy", temperature=0.8),
+    "reinforce_pp": Objective("reinforce_pp", temperature=0.8, algorithm="reinforce_pp"),
+    "ppo": Objective("ppo", temperature=0.8, algorithm="ppo"),
     "world_model": Objective(
         "world_model", temperature=1.0, world_model=WorldModelTerm(0.75, 0.2, max_return=10.0)
     ),
 }
-"""two, because some trainers score observations at the temperature of actions and take the world-model term
-at temperature 1 only"""
+"""the world-model term apart, because some trainers score observations at the temperature of actions and take
+it at temperature 1 only"""
+TRACE_DECAY = 0.9
+"""lambda of PPO's generalised advantage estimation; the discount is 1"""
 
 
 @dataclass(frozen=True)
@@ -96,6 +105,11 @@ class Turn:
     truncated: bool
     """whether the episode ended here by its step budget"""
     success: bool
+
+    @property
+    def value(self) -> float:
+        """PPO's value before the response: any number will do, and this one is made of recorded ones."""
+        return 5.0 + 2.0 * fmean(self.logprobs["policy"])
 
 
 @dataclass(frozen=True)
@@ -195,12 +209,13 @@ def load() -> Recording:
 def _episode(values: dict[str, Any]) -> Episode:
     turns = []
     for turn in values["turns"]:
-        spans = {name: tuple(turn[name]) for name in _SPANS}
+        spans = {n: tuple(turn[n]) for n in ("observation", "action_tokens", "observation_tokens")}
+        logprobs = turn[
+            "logprobs"
+        ]  # by temperature, so those of "policy" serve two more objectives
+        logprobs |= dict.fromkeys(("reinforce_pp", "ppo"), logprobs["policy"])
         turns.append(Turn(**{**turn, **spans}))
     return Episode(**{**values, "turns": turns})
-
-
-_SPANS = ("observation", "action_tokens", "observation_tokens")
 
 
 @lru_cache(maxsize=len(OBJECTIVES))

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 from paw_gym.internals.constructors import import_named
@@ -20,7 +21,7 @@ from paw_train.conformance.checks import (
     value_deviations,
 )
 from paw_train.conformance.faults import FAULTS, Borders, Fault
-from paw_train.conformance.protocol import NotApplicable, Planting, Trainer
+from paw_train.conformance.protocol import Planting, Trainer
 from paw_train.conformance.recording import OBJECTIVES, known_good, load
 
 ENGINES = {
@@ -30,7 +31,7 @@ ENGINES = {
 }
 """``module:Class`` by the name that the command line knows"""
 
-State = Literal["caught", "refused", "missed", "not applicable", "not planted"]
+State = Literal["caught", "refused", "missed", "cannot occur", "not planted"]
 """the result of a fault: a check failed; the trainer itself raised an error; nothing was noticed; the trainer
 cannot have it; it has to be planted in the trainer's own code, and the trainer has no ``plant`` for it"""
 
@@ -41,6 +42,8 @@ class Finding:
 
     fault: str
     state: State
+    reported: str = ""
+    """the issue that reported such a fault (``Fault.reported``)"""
     checks: list[str] = field(default_factory=list)
     """the checks that failed"""
     planted_in: str = ""
@@ -122,26 +125,27 @@ def _versions() -> dict[str, str]:
 
 
 def plant(trainer: Trainer, fault: Fault) -> Finding:
+    found = partial(Finding, fault.name, reported=fault.reported)
     if fault.objective not in trainer.objectives:
         reason = f"the trainer does not train the objective {fault.objective!r}"
-        return Finding(fault.name, "not applicable", message=reason)
+        return found("cannot occur", message=reason)
     own: Planting = getattr(trainer, "plant", lambda name: None)(fault.name)
-    if isinstance(own, NotApplicable):
-        return Finding(fault.name, "not applicable", message=own.reason)
+    if isinstance(own, str):
+        return found("cannot occur", message=own)
     if own is None and fault.borders is None:
         reason = "only the trainer's own code can have it, and the trainer has no plant() for it"
-        return Finding(fault.name, "not planted", message=reason)
+        return found("not planted", message=reason)
     where = "border" if own is None else "trainer"
     borders = fault.borders if own is None and fault.borders else Borders()
     try:
         with own or nullcontext():
-            found = compare(trainer, fault.objective, borders)
+            deviations = compare(trainer, fault.objective, borders)
     except ValueError as error:
-        return Finding(fault.name, "refused", planted_in=where, message=str(error))
-    if not found:
-        return Finding(fault.name, "missed", planted_in=where)
-    checks = list(dict.fromkeys(deviation.check for deviation in found))
-    return Finding(fault.name, "caught", checks, where, found[0].message)
+        return found("refused", planted_in=where, message=str(error))
+    if not deviations:
+        return found("missed", planted_in=where)
+    checks = list(dict.fromkeys(deviation.check for deviation in deviations))
+    return found("caught", checks=checks, planted_in=where, message=deviations[0].message)
 
 
 def compare(trainer: Trainer, objective: str, borders: Borders) -> list[Deviation]:

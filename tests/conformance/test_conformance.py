@@ -17,24 +17,27 @@ from typer.testing import CliRunner  # noqa: E402
 from paw_train.cli.program import app  # noqa: E402
 from paw_train.conformance import checks, suite  # noqa: E402
 from paw_train.conformance.engines.local import LocalTrainer  # noqa: E402
-from paw_train.conformance.equations import grpo_advantages, solve, world_model_weights  # noqa: E402
+from paw_train.conformance.equations import ADVANTAGES, solve, world_model_weights  # noqa: E402
 from paw_train.conformance.faults import FAULTS, Borders  # noqa: E402
 from paw_train.conformance.protocol import Outcome, Row  # noqa: E402
 from paw_train.conformance.recording import OBJECTIVES, known_good, load  # noqa: E402
 
-FEW = ("retokenised_turns", "clip_on_wrong_side", "lambda_of_other_group")
+FEW = ("retokenised_turns", "clip_on_wrong_side", "lambda_of_other_group", "gae_past_the_end")
+NAMED = [name for name, fault in FAULTS.items() if fault.reported]
+REPORTS = ("slime#1476", "slime#2263", "SkyRL#1277", "tinker-cookbook#822", "trl#6349")
+"""of other trainers, beside verl#6376"""
 
 
 class OfTheEquations:
     """A trainer of another project that computes the known-good values, without any code of an engine."""
 
-    objectives: Sequence[str] = ("policy", "world_model")
+    objectives: Sequence[str] = tuple(OBJECTIVES)
 
     def token_batch(self, recording: Any, objective: Any) -> list[Row]:
         return checks.expected_rows(recording, objective)
 
     def advantages(self, recording: Any, objective: Any) -> Any:
-        return torch.tensor(grpo_advantages(recording), dtype=torch.float64)
+        return torch.tensor(ADVANTAGES[objective.algorithm](recording), dtype=torch.float64)
 
     def world_model_weights(self, recording: Any, objective: Any) -> Any:
         return torch.tensor(world_model_weights(recording, objective), dtype=torch.float64)
@@ -94,25 +97,35 @@ def _clipped(recording: Any) -> Any:
 def test_the_local_engine_conforms_and_faults_in_it_are_caught() -> None:
     result = suite.run(LocalTrainer(), "local", FEW)
     assert result.conforms, result.deviations
-    assert [f.state for f in result.findings] == ["caught"] * 3
+    assert [f.state for f in result.findings] == ["caught"] * 4
     found = {f.fault: f.checks for f in result.findings}
     assert "tokens" in found["retokenised_turns"]
     assert found["clip_on_wrong_side"] == ["loss", "gradients"]
     assert found["lambda_of_other_group"] == ["weights", "loss", "gradients"]
+    assert found["gae_past_the_end"] == ["advantages", "loss", "gradients"]
+
+
+def test_a_row_each_turn_is_a_fault_by_its_mean_alone() -> None:
+    fault = FAULTS["mean_over_turn_rows"]
+    assert suite.plant(LocalTrainer(), fault).checks == ["loss", "gradients"]
+    token_mean = replace(fault, borders=replace(fault.borders, objective=lambda o: o))
+    assert suite.plant(LocalTrainer(), token_mean).state == "missed"
 
 
 @pytest.mark.slow
 def test_every_fault_in_the_local_engine_is_caught() -> None:
     result = suite.run(LocalTrainer(), "local")
-    assert result.count("caught", "refused") == len(FAULTS) == 30
+    assert result.count("caught", "refused") == len(FAULTS) == 37
 
 
 @pytest.mark.slow
 def test_trl_conforms_and_faults_in_it_are_caught() -> None:
     pytest.importorskip("trl", reason="the extra `sft`")
-    result = suite.run(suite.trainer_of("trl"), "trl", ("k1_for_k3", "weights_unscaled"))
+    result = suite.run(suite.trainer_of("trl"), "trl", ("k1_for_k3", "weights_unscaled", *NAMED))
     assert result.conforms, result.deviations
-    assert [finding.state for finding in result.findings] == ["caught"] * 2
+    states = {finding.reported: finding.state for finding in result.findings}
+    assert states.pop("verl#6376") == "cannot occur"  # GRPOTrainer has no REINFORCE++
+    assert states == dict.fromkeys(("", *REPORTS), "caught")
 
 
 def test_a_trainer_of_another_project_runs_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,14 +138,25 @@ def test_a_trainer_of_another_project_runs_by_its_name(monkeypatch: pytest.Monke
     assert [f["state"] for f in result["findings"]] == ["caught", "not planted"]
 
 
+def test_the_table_names_the_report_and_the_reason_why_a_fault_cannot_occur(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    given = ["conformance", "--engine", f"{Path(__file__).stem}:PolicyOnly"]
+    done = CliRunner().invoke(app, [*given, "--fault=return_reset_at_observation"])
+    assert "return_reset_at_observation (verl#6376)" in done.stdout
+    assert "cannot occur" in done.stdout and "does not train the objective" in done.stdout
+    assert "0 of 1 noticed, 0 missed, 1 cannot occur, 0 not planted" in done.stdout
+
+
 def test_a_fault_without_an_effect_is_missed() -> None:
     harmless = replace(FAULTS["stale_policy"], borders=Borders())
     assert suite.plant(OfTheEquations(), harmless).state == "missed"
 
 
-def test_an_objective_that_a_trainer_lacks_is_not_applicable() -> None:
+def test_a_fault_in_an_objective_that_a_trainer_lacks_cannot_occur() -> None:
     found = suite.plant(PolicyOnly(), FAULTS["world_model_unclipped"])
-    assert found.state == "not applicable" and "world_model" in found.message
+    assert found.state == "cannot occur" and "world_model" in found.message
 
 
 def test_an_error_of_the_trainer_itself_is_a_refusal() -> None:

@@ -10,11 +10,13 @@ if not os.environ.get("PAW_CLUSTER_TESTS"):
     pytest.skip("OpenRLHF is imported: make test-openrlhf", allow_module_level=True)
 
 from paw_train.conformance import suite
+from paw_train.conformance.faults import FAULTS
 
 
 @pytest.mark.slow
 def test_the_engine_conforms_and_faults_in_it_are_caught() -> None:
-    faults = ("attention_over_padding", "k1_for_k3", "lambda_of_other_group")
+    named = [name for name, fault in FAULTS.items() if fault.reported]
+    faults = ("attention_over_padding", "k1_for_k3", "lambda_of_other_group", *named)
     result = suite.run(suite.trainer_of("openrlhf"), "openrlhf", faults)
     assert result.conforms, result.deviations
-    assert [finding.state for finding in result.findings] == ["caught"] * 3
+    assert [finding.state for finding in result.findings] == ["caught"] * 9

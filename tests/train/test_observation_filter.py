@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch", reason="the extra `train`")
 
 from paw_train.algorithms.experience import Prepared, collect, prepare  # noqa: E402
 from paw_train.algorithms.update import Updater  # noqa: E402
-from paw_train.conformance.engines.layout import ALGORITHM, trajectories  # noqa: E402
+from paw_train.conformance.engines.layout import settings_of, trajectories  # noqa: E402
 from paw_train.conformance.recording import OBJECTIVES, Recording, load  # noqa: E402
 from paw_train.losses.lm_head_logprobs import ForwardScorer  # noqa: E402
 from paw_train.losses.objective import ObjectiveSettings  # noqa: E402
@@ -94,7 +94,8 @@ def tokens_left(recording: Recording, turn: Any, settings: WorldModelSettings) -
 
 def experience_with(settings: WorldModelSettings) -> Prepared:
     found = leave_out(episodes(), load().tokenizer, settings)
-    return prepare(collect(found), ALGORITHM, PLAIN, settings, max_return=10.0)
+    algorithm = settings_of(load(), OBJECTIVES["policy"]).algorithm
+    return prepare(collect(found), algorithm, PLAIN, settings, max_return=10.0)
 
 
 def local_loss(settings: WorldModelSettings) -> float:

@@ -4,37 +4,45 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torch import Tensor
 
 from paw_gym.transition import Episode, Transition
 from paw_train.conformance.protocol import Outcome, Row
-from paw_train.conformance.recording import Objective, Recording, Role
+from paw_train.conformance.recording import TRACE_DECAY, Objective, Recording, Role
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.rollout import Trajectory
 from paw_train.rollouts.rows import append_transition
 from paw_train.rollouts.tokens import ACTION, CONTEXT, OBSERVATION, TokenRow
-from paw_train.settings import AlgorithmSettings, ObjectiveSettings, WorldModelSettings
-
-ALGORITHM = AlgorithmSettings(name="grpo", normalize=True)
-
-
-def objective_settings(objective: Objective) -> ObjectiveSettings:
-    """The loss of an objective as settings of a run."""
-    return ObjectiveSettings(
-        clip_low=objective.clip,
-        clip_high=objective.clip,
-        kl_coef=objective.kl_coef,
-        aggregation="token-mean",
-    )
+from paw_train.settings import (
+    AlgorithmSettings,
+    ObjectiveSettings,
+    RolloutSettings,
+    Settings,
+    WorldModelSettings,
+)
 
 
-def world_model_settings(objective: Objective) -> WorldModelSettings:
-    """The world-model term of an objective as settings of a run."""
+def settings_of(recording: Recording, objective: Objective, **more: Any) -> Settings:
+    """An objective as settings of a run."""
     term = objective.world_model
-    if term is None:
-        return WorldModelSettings.preset("off")
-    return WorldModelSettings(alpha=term.alpha, rho=term.rho, coef=term.coef)
+    return Settings(
+        algorithm=AlgorithmSettings(
+            name=objective.algorithm, normalize=True, group_baseline=False, lam=TRACE_DECAY
+        ),
+        objective=ObjectiveSettings(
+            clip_low=objective.clip,
+            clip_high=objective.clip,
+            kl_coef=objective.kl_coef,
+            aggregation=objective.aggregation,
+        ),
+        world_model=WorldModelSettings.preset("off")
+        if term is None
+        else WorldModelSettings(alpha=term.alpha, rho=term.rho, coef=term.coef),
+        rollout=RolloutSettings(temperature=objective.temperature, group_size=recording.group_size),
+        **more,
+    )
 
 
 def max_return(objective: Objective) -> float:

@@ -4,35 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
-from paw_train.algorithms.experience import Prepared, collect, prepare
+from paw_train.algorithms.experience import Prepared, Signals, collect, prepare
 from paw_train.algorithms.update import Updater
 from paw_train.conformance.engines.layout import (
-    ALGORITHM,
     max_return,
-    objective_settings,
     outcome_of,
     protocol_rows,
+    settings_of,
     token_rows,
     trajectories,
-    world_model_settings,
 )
 from paw_train.conformance.engines.shared_loss import planted
-from paw_train.conformance.protocol import Outcome, Planting, Row
-from paw_train.conformance.recording import Objective, Recording
+from paw_train.conformance.protocol import Outcome, Row
+from paw_train.conformance.recording import OBJECTIVES, Objective, Recording
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.reference import CopyReference
 from paw_train.settings import OptimizerSettings
-
-MICRO_BATCH_TOKENS = 1500
-"""several micro-batches for the recorded rows"""
 
 
 class LocalTrainer:
     """``paw train`` with ``engine=local``."""
 
-    objectives: Sequence[str] = ("policy", "world_model")
+    objectives: Sequence[str] = tuple(OBJECTIVES)
+    plant = staticmethod(planted)
 
     def token_batch(self, recording: Recording, objective: Objective) -> list[Row]:
         """The rows of ``append_transition``, as a rollout writes them."""
@@ -53,16 +50,16 @@ class LocalTrainer:
         objective: Objective,
     ) -> Outcome:
         """One step of ``Updater`` at learning rate 0."""
+        run = settings_of(recording, objective)
         policy = LocalPolicy(recording.model("policy"), recording.tokenizer)
         reference = LocalPolicy(recording.model("reference"), recording.tokenizer)
         updater = Updater(
             policy,
             CopyReference(reference, offloaded=False),
-            OptimizerSettings(
-                lr=0.0, max_grad_norm=1e9, micro_batch_tokens=MICRO_BATCH_TOKENS, minibatches=1
-            ),
-            objective_settings(objective),
-            world_model_settings(objective),
+            # several micro-batches for the recorded rows
+            OptimizerSettings(lr=0.0, max_grad_norm=1e9, micro_batch_tokens=1500, minibatches=1),
+            run.objective,
+            run.world_model,
             objective.temperature,
             updates=1,
         )
@@ -72,17 +69,15 @@ class LocalTrainer:
         }
         return outcome_of(metrics, gradients, objective)
 
-    def plant(self, fault: str) -> Planting:
-        """In the code that both engines share."""
-        found: Planting = planted(fault)
-        return found
-
 
 def _prepared(recording: Recording, objective: Objective) -> Prepared:
+    run, pool = settings_of(recording, objective), collect(trajectories(recording, objective))
+    values = torch.tensor([turn.value for turn in recording.turns])[pool.turn]
     return prepare(
-        collect(trajectories(recording, objective)),
-        ALGORITHM,
-        objective_settings(objective),
-        world_model_settings(objective),
+        pool,
+        run.algorithm,
+        run.objective,
+        run.world_model,
         max_return(objective),
+        Signals(values=values),
     )

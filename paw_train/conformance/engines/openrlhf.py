@@ -19,21 +19,19 @@ from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from torch import Tensor
 
 from paw_train.conformance.engines.layout import (
-    ALGORITHM,
     max_return,
-    objective_settings,
     outcome_of,
     protocol_rows,
+    settings_of,
     token_rows,
     trajectories,
-    world_model_settings,
 )
 from paw_train.conformance.engines.shared_loss import planted
-from paw_train.conformance.protocol import Outcome, Planting, Row
-from paw_train.conformance.recording import Objective, Recording
+from paw_train.conformance.protocol import Outcome, Row
+from paw_train.conformance.recording import OBJECTIVES, Objective, Recording
 from paw_train.losses.objective import merge_metrics
 from paw_train.rollouts.tokens import TokenRow
-from paw_train.settings import OptimizerSettings, RolloutSettings, Settings
+from paw_train.settings import OptimizerSettings, Settings
 from paw_train.settings.openrlhf import OpenRLHFSettings
 from paw_train.training.openrlhf.chunked_actor import ChunkedActor
 from paw_train.training.openrlhf.experience_maker import PaWExperienceMaker
@@ -46,7 +44,8 @@ RANKS = 2
 class OpenRLHFTrainer:
     """``paw train`` with ``engine=openrlhf``."""
 
-    objectives: Sequence[str] = ("policy", "world_model")
+    objectives: Sequence[str] = tuple(OBJECTIVES)
+    plant = staticmethod(planted)
 
     def token_batch(self, recording: Recording, objective: Objective) -> list[Row]:
         """The rows of the rollouts, with the log-probabilities of OpenRLHF's actor."""
@@ -104,19 +103,12 @@ class OpenRLHFTrainer:
         }
         return outcome_of(merge_metrics(metrics), gradients, objective)
 
-    def plant(self, fault: str) -> Planting:
-        """In the code that both engines share."""
-        found: Planting = planted(fault)
-        return found
-
 
 def _settings(recording: Recording, objective: Objective) -> Settings:
-    return Settings(
+    return settings_of(
+        recording,
+        objective,
         engine="openrlhf",
-        algorithm=ALGORITHM,
-        objective=objective_settings(objective),
-        world_model=world_model_settings(objective),
-        rollout=RolloutSettings(temperature=objective.temperature, group_size=recording.group_size),
         optimizer=OptimizerSettings(minibatches=1, micro_batch_tokens=1000),
         openrlhf=OpenRLHFSettings(gpus_per_node=RANKS),
     )
@@ -139,6 +131,9 @@ def _maker(recording: Recording, objective: Objective) -> Iterator[Any]:
             given = batch.sequences, batch.action_mask, batch.attention_mask
             batch.action_log_probs = sampler(*given)
             batch.base_action_log_probs = reference(*given)
+            batch.values = torch.stack(
+                [_values(recording, ids) for ids in batch.sequences.tolist()]
+            )
         return batches
 
     maker: Any = PaWExperienceMaker.__new__(
@@ -148,6 +143,17 @@ def _maker(recording: Recording, objective: Objective) -> Iterator[Any]:
     maker.tokenizer, maker.initial_model_group = recording.tokenizer, object()
     with torch.no_grad(), patch.object(RemoteExperienceMaker, "make_experience", scored):
         yield maker
+
+
+def _values(recording: Recording, ids: Sequence[int]) -> Tensor:
+    """[T - 1] PPO's values before each token of a scored row, with those of its actions."""
+    found = torch.zeros(len(ids) - 1)
+    for episode in recording.episodes:
+        end = episode.turns[-1].action_tokens[1]
+        for turn in episode.turns if episode.ids[:end] == ids[:end] else ():
+            start, after = turn.action_tokens
+            found[start - 1 : after - 1] = turn.value
+    return found
 
 
 def _batches(recording: Recording, objective: Objective) -> list[Any]:

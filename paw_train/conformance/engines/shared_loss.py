@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from paw_train.algorithms import group_statistics
+from paw_train.algorithms.estimator import UpdateView
+from paw_train.algorithms.group_statistics import deviation
 from paw_train.losses import objective
 from paw_train.losses.batch import Batch, MiniBatchTotals
 from paw_train.losses.objective import Surrogate
@@ -27,7 +29,12 @@ def planted(fault: str) -> Any:
             "k3_divergence",
             lambda logp, ref, mask: torch.where(mask, logp - ref, 0.0),
         ),
-        "population_deviation": (group_statistics, "deviation", _population_deviation),
+        "return_reset_at_observation": (UpdateView, "scores", property(lambda v: v.rewards)),
+        "population_deviation": (
+            group_statistics,
+            "deviation",
+            lambda values, counts, *rest: deviation(values, counts + 1, *rest),
+        ),
         "padding_in_mean": (MiniBatchTotals, "count", _counting_padding(MiniBatchTotals.count)),
         "attention_over_padding": (scoring, "collate", _padded_left(scoring.collate)),
     }
@@ -41,14 +48,6 @@ def _larger_of_both(
     free, held = -ratio * values, -ratio.clamp(1 - low, 1 + high) * values
     loss = torch.where(mask, torch.minimum(free, held), 0.0)
     return Surrogate(loss, ratio, (held < free) & mask)
-
-
-def _population_deviation(
-    centred: Tensor, counts: Tensor, index: Tensor, weights: Tensor | None = None
-) -> Tensor:
-    squares = torch.zeros(int(index.max()) + 1, dtype=centred.dtype)
-    squares.index_add_(0, index, centred.square() * (1.0 if weights is None else weights))
-    return (squares[index] / counts).sqrt() + group_statistics.EPS
 
 
 def _counting_padding(count: Callable[..., MiniBatchTotals]) -> Any:

@@ -20,8 +20,9 @@ from trl.trainer import grpo_trainer
 
 from paw_train.conformance.engines.layout import (
     max_return,
+    settings_of,
+    token_rows,
     trajectories,
-    world_model_settings,
 )
 from paw_train.conformance.protocol import Outcome, Planting, Row
 from paw_train.conformance.recording import Objective, Recording, Role
@@ -73,9 +74,10 @@ class TRLTrainer:
     ) -> Outcome:
         """Of ``_compute_loss``, a micro-batch at a time."""
         with _generation(recording, objective, rows, len(rows)) as (trainer, batch):
-            batch["advantages"] = _by_row(rows, advantages, batch["completion_ids"])
+            known, shape = token_rows(rows, advantages, weights), batch["completion_ids"].shape
+            batch["advantages"] = _padded(rows, [row.advantage or [] for row in known], shape)
             if "wm_weights" in batch:
-                batch["wm_weights"] = _by_token(rows, weights, batch["wm_weights"].shape)
+                batch["wm_weights"] = _padded(rows, [row.wm_weight or [] for row in known], shape)
             trainer.model.load_state_dict(recording.weights["policy"], strict=False)
             total = 0.0
             for part in _micro_batches(batch, trainer.args.per_device_train_batch_size):
@@ -151,7 +153,7 @@ def _trainer(
         beta=objective.kl_coef,
         use_bias_correction_kl=False,  # on by default: k3 times the probability ratio
         pad_to_multiple_of=64,  # the recorded prompts are of one length: nothing else pads on the left
-        loss_type="dapo",
+        loss_type={"token-mean": "dapo", "sequence-mean": "grpo"}[objective.aggregation],
         scale_rewards="group",
         report_to=[],
         seed=0,
@@ -163,24 +165,15 @@ def _trainer(
         train_dataset=datasets.Dataset.from_list([{"prompt": "episode"}] * len(rows)),
         processing_class=recording.tokenizer,
         args=config,
-        world_model=world_model_settings(objective),
+        world_model=settings_of(recording, objective).world_model,
         max_return=max_return(objective),
     )
 
 
 def _columns_of(rows: Sequence[Row], returns: dict[int, float]) -> dict[str, list[Any]]:
     """Rows of the protocol in the form that a ``rollout_func`` returns."""
-    found: dict[str, list[Any]] = {
-        name: []
-        for name in (
-            "prompt_ids",
-            "completion_ids",
-            "logprobs",
-            "env_mask",
-            "reward",
-            "turns",
-        )
-    }
+    names = ("prompt_ids", "completion_ids", "logprobs", "env_mask", "reward", "turns")
+    found: dict[str, list[Any]] = {name: [] for name in names}
     for row in rows:
         start = row.roles.index("action")
         values = (
@@ -217,31 +210,12 @@ def _row(column: dict[str, Any], number: int) -> Row:
     return Row(ids, roles, transitions, [0.0] * start + column["logprobs"])
 
 
-def _by_row(rows: Sequence[Row], advantages: Tensor, completions: Tensor) -> Tensor:
-    """[B] advantages where each row has one, else [B, C]."""
-    by_token = torch.zeros(completions.shape)
-    for b, row in enumerate(rows):
-        start = row.roles.index("action")
-        for t, number in enumerate(row.transitions[start:]):
-            if row.roles[start + t] == "action":
-                by_token[b, t] = advantages[number]
-    known = [{float(advantages[n]) for n in row.transitions if n >= 0} for row in rows]
-    if all(len(values) == 1 for values in known):
-        return torch.tensor([values.pop() for values in known])
-    return by_token
-
-
-def _by_token(rows: Sequence[Row], weights: Tensor, shape: torch.Size) -> Tensor:
-    """[B, C] world-model weights of the tokens of observations."""
+def _padded(rows: Sequence[Row], values: Sequence[Sequence[float]], shape: torch.Size) -> Tensor:
+    """[B, C] values of the completions, from those of whole rows."""
     found = torch.zeros(shape)
-    for b, row in enumerate(rows):
+    for b, (row, own) in enumerate(zip(rows, values, strict=True)):
         start = row.roles.index("action")
-        seen = [
-            n if r == "env_output" else -1 for n, r in zip(row.transitions, row.roles, strict=True)
-        ]
-        for t, number in enumerate(seen[start:]):
-            if number >= 0:
-                found[b, t] = weights[number] / seen.count(number)
+        found[b, : len(own) - start] = torch.tensor(own[start:])
     return found
 
 
