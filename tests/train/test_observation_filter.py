@@ -13,14 +13,18 @@ torch = pytest.importorskip("torch", reason="the extra `train`")
 
 from paw_train.algorithms.experience import Prepared, collect, prepare  # noqa: E402
 from paw_train.algorithms.update import Updater  # noqa: E402
-from paw_train.conformance.engines.layout import settings_of, trajectories  # noqa: E402
+from paw_train.conformance.engines.layout import trajectories  # noqa: E402
 from paw_train.conformance.recording import OBJECTIVES, Recording, load  # noqa: E402
 from paw_train.losses.lm_head_logprobs import ForwardScorer  # noqa: E402
 from paw_train.losses.objective import ObjectiveSettings  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.rollouts.observation_filter import filtered, leave_out  # noqa: E402
 from paw_train.rollouts.tokens import CONTEXT, OBSERVATION  # noqa: E402
-from paw_train.settings import OptimizerSettings, WorldModelSettings  # noqa: E402
+from paw_train.settings import (  # noqa: E402
+    AlgorithmSettings,
+    OptimizerSettings,
+    WorldModelSettings,
+)
 from paw_train.training.openrlhf.learning import micro_batch_loss  # noqa: E402
 from paw_train.training.openrlhf.sharding import shard_update  # noqa: E402
 
@@ -94,8 +98,9 @@ def tokens_left(recording: Recording, turn: Any, settings: WorldModelSettings) -
 
 def experience_with(settings: WorldModelSettings) -> Prepared:
     found = leave_out(episodes(), load().tokenizer, settings)
-    algorithm = settings_of(load(), OBJECTIVES["policy"]).algorithm
-    return prepare(collect(found), algorithm, PLAIN, settings, max_return=10.0)
+    return prepare(
+        collect(found), AlgorithmSettings(normalize=True), PLAIN, settings, max_return=10.0
+    )
 
 
 def local_loss(settings: WorldModelSettings) -> float:
