@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from paw_train.cli.arguments import TRAINING, Imports, import_modules
+from paw_train.cli.errors import CommandGroup
 
 app = typer.Typer()
 
@@ -328,7 +329,11 @@ _NAMED = 5
 @app.command("replay", rich_help_panel=TRAINING)
 def replay(
     result: Annotated[
-        Path, typer.Argument(metavar="RESULT", help="The folder of a [cyan]paw eval[/cyan].")
+        Path,
+        typer.Argument(
+            metavar="RESULT",
+            help="The folder of a [cyan]paw eval[/cyan]; with --panel a file of trajectories.",
+        ),
     ],
     overrides: Annotated[
         list[str] | None,
@@ -344,6 +349,14 @@ def replay(
         int | None,
         typer.Option(help="Seed of that sample; default: a fresh one, which is printed.", min=0),
     ] = None,
+    panel: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="The folder of a [cyan]paw panel export[/cyan]: RESULT holds another program's lines "
+            "[cyan]task_id, actions, rewards, score[/cyan].",
+        ),
+    ] = None,
     modules: Imports = None,
 ) -> None:
     """Play the actions of a result again, and compare observations, rewards, scores and intervals.
@@ -358,7 +371,7 @@ def replay(
     import_modules(modules)
     # whoever forges a result must not know which episodes will be played
     chosen = secrets.randbelow(2**31) if seed is None else seed
-    found = play(result, overrides or [], sample, chosen)
+    found = play(result, overrides or [], sample, chosen, panel)
     typer.echo(one_line(found.headline))
     typer.echo(one_line(f"Environment: {found.environment}"))
     for line in found.differences[:_NAMED]:
@@ -369,3 +382,36 @@ def replay(
     typer.echo(found.verdict)
     if found.differences:
         raise typer.Exit(DIFFERS)
+
+
+panels = typer.Typer(
+    cls=CommandGroup, no_args_is_help=True, help="Write a panel for other programs' loaders."
+)
+app.add_typer(panels, name="panel", rich_help_panel=TRAINING)
+
+
+@panels.callback()
+def root() -> None:
+    """Write a panel for other programs' loaders."""
+
+
+@panels.command("export")
+def export_panel(
+    name: Annotated[str, typer.Argument(metavar="PANEL", help="Its name.", autocompletion=_panels)],
+    out: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE]...", help="Such as [cyan]env.kwargs.data_dir=DIR[/cyan]."
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing output.")] = False,
+) -> None:
+    """Write the tasks of a panel, with hashes of their games, and a loader that needs no package."""
+    from paw_train.evaluation.kit import LOADER, write_kit
+
+    about = write_kit(name, out, overrides or [], force)
+    typer.echo(
+        f"Wrote {about['tasks']} tasks of {about['panel']} ({about['panel_hash'][:12]}) and "
+        f"{LOADER.name} to {out}. Check trajectories: paw replay FILE.jsonl --panel {out}"
+    )

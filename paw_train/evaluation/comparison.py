@@ -57,8 +57,8 @@ class Comparison:
     """what else differs between the two"""
 
 
-def load_result(path: str | Path) -> dict[str, Any]:
-    """A result from its file, or from the folder that holds ``result.json``."""
+def load_result(path: str | Path, fields: Sequence[str] = ("n", "runs")) -> dict[str, Any]:
+    """A result from its file, or from the folder that holds ``result.json``, with these fields."""
     path = Path(path)
     file = path / "result.json" if path.is_dir() else path
     try:
@@ -67,7 +67,7 @@ def load_result(path: str | Path) -> dict[str, Any]:
         raise ValueError(f"There is no result {str(file)!r}; `paw eval` writes one.") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{file} is no result of `paw eval`: {error}") from None
-    missing = {"panel", "panel_hash", "env_id", "n", "runs"} - set(
+    missing = {"panel", "panel_hash", "env_id", *fields} - set(
         data if isinstance(data, dict) else ()
     )
     if missing:

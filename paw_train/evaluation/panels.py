@@ -22,7 +22,7 @@ _CHANGED = " (changed)"
 _REWARDS = ("reward", "invalid_penalty", "invalid_when")
 """settings that rewards depend on, beside the environment's arguments"""
 _PART = re.compile(r"\[\d+\]$")
-_PLACES = ("data_dir", "corpus")
+PLACES = ("data_dir", "corpus")
 """arguments that locate data, and do not change the tasks"""
 
 
@@ -157,6 +157,7 @@ _OWN: Mapping[str, PanelSpec] = {
     "sudoku/4x4": PanelSpec("paw_gym/Sudoku-v0", "test", 200, hash="225d8fe5b917cbf2"),
     "sudoku/9x9": PanelSpec("paw_gym/Sudoku-v0", "test", 200, {"size": 9}, hash="2c4b14dc35d86b99"),
     "2048/test": PanelSpec("paw_gym/2048-v0", "test", 200, hash="80e7dbea17f16c42"),
+    "rules/test": PanelSpec("paw_gym/Rules-v0", "test", 200, hash=""),
     "babyai/go_to_local": PanelSpec("paw_gym/BabyAI-v0", "test", 200),
     "toy_text/frozen_lake": PanelSpec(_TOY_TEXT, "test", 200, hash="19c0e88edb68023a"),
     "toy_text/frozen_lake_slippery": PanelSpec(
@@ -263,5 +264,5 @@ def _chosen(env_id: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: value
         for key, value in kwargs.items()
-        if key not in _PLACES and (key not in defaults or value != defaults[key])
+        if key not in PLACES and (key not in defaults or value != defaults[key])
     }

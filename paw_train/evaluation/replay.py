@@ -1,20 +1,21 @@
 """``paw replay``: the actions of a result, played again, and its numbers, computed again.
 
-A result may be a stranger's: nothing that it names is imported, opened or asked (``settings.foreign``), and
-what is read of it is bounded. Episodes are read and played one at a time.
+Another program's trajectories on an exported panel are checked likewise. Either may be a stranger's: nothing
+that it names is imported, opened or asked (``settings.recorded``), and what is read of it is bounded.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from paw_gym.core import TextEnv
 from paw_gym.internals.constructors import creator_of, defaults_of
 from paw_gym.transition import Episode, Transition
 from paw_gym.wrappers import AgentInterface
@@ -85,7 +86,11 @@ def detection(found: Replay, false: int) -> float:
 
 
 def replay(
-    path: Path, overrides: Sequence[str] = (), sample: int | None = None, seed: int = 0
+    path: Path,
+    overrides: Sequence[str] = (),
+    sample: int | None = None,
+    seed: int = 0,
+    panel: Path | None = None,
 ) -> Replay:
     """Plays the recorded actions of a result of ``paw eval`` again, and computes its numbers again.
 
@@ -93,19 +98,27 @@ def replay(
         path: its folder, or the ``result.json`` in it, beside which ``episodes.jsonl`` lies.
         overrides: arguments of the environment that locate something here: ``env.kwargs.data_dir=DIR``.
         sample: episodes to play; ``None``: all. All are read, and counted.
+        panel: folder of ``paw panel export``; ``path`` is then a file of trajectories on it, a line a task:
+            ``{"task_id", "actions": [str], "rewards": [float], "score": float}``. Rewards are the
+            environment's own, without penalties or factors.
 
     Raises:
         ValueError: it cannot be checked: it is not such a result or larger than allowed, its environment is
             not deterministic or not here, or it locates something.
     """
-    file = path / "result.json" if path.is_dir() else path
+    if panel is None and path.suffix == ".jsonl":
+        raise ValueError(f"{path}: give the folder of its panel too, --panel DIR.")
+    if panel is not None and sample is not None:
+        raise ValueError("--sample is of results: trajectories are played one and all.")
+    file = panel / "panel.json" if panel else path / "result.json" if path.is_dir() else path
     if file.is_file() and file.stat().st_size > LARGEST_RESULT:
         raise ValueError(
             f"{file} holds more than {LARGEST_RESULT >> 20} MiB, which no result does."
         )
-    result = load_result(file)
     try:
-        return _Replaying(file, result, overrides, sample, seed).run()
+        if panel:
+            return _Trajectories(path, load_result(file, ["environment"]), overrides).run()
+        return _Replaying(file, load_result(file), overrides, sample, seed).run()
     except (
         KeyError,
         TypeError,
@@ -115,7 +128,8 @@ def replay(
         OverflowError,
     ) as error:
         raise ValueError(
-            f"{file} is not a whole result of `paw eval` ({type(error).__name__}: {error})."
+            f"{file} is not a whole result of `paw eval`, or of `paw panel export` "
+            f"({type(error).__name__}: {error})."
         ) from error
 
 
@@ -125,8 +139,8 @@ class _Replaying:
         file: Path,
         result: dict[str, Any],
         overrides: Sequence[str],
-        sample: int | None,
-        seed: int,
+        sample: int | None = None,
+        seed: int = 0,
     ) -> None:
         self.file, self.result, self.sample, self.seed = file, result, sample, seed
         if "environment" not in result:
@@ -141,7 +155,7 @@ class _Replaying:
                 "Evaluate the environment itself."
             )
         self.given = [o.partition("=")[0].removeprefix("env.kwargs.") for o in overrides]
-        self.found = Replay(_headline(result), _changed(self.env))
+        self.found = Replay("", _changed(self.env))
 
     def run(self) -> Replay:
         make = agent_env_maker(self.env, self.split or "")
@@ -157,8 +171,7 @@ class _Replaying:
             numbers = summarise(runs, panel, agent.tasks.fingerprint, groups, True, agent.env_id)
         finally:
             agent.close()
-        compared = [k for k in numbers if k in _FOUND and k not in ("panel", "panel_hash")]
-        self._compare_fields("", self.result, {name: numbers[name] for name in compared})
+        self._compare_numbers(numbers)
         record = environment_record(self.env, self.split or "", panel, make)
         there = self.result["environment"]
         for name in ("id", "split", "tasks", "behaviour"):
@@ -167,6 +180,11 @@ class _Replaying:
         self._compare_fields("environment.arguments.", there["arguments"], own)
         self._note_the_rest()
         return self.found
+
+    def _compare_numbers(self, numbers: Mapping[str, Any]) -> None:
+        self.found.headline = _headline(self.result)
+        compared = [k for k in numbers if k in _FOUND and k not in ("panel", "panel_hash")]
+        self._compare_fields("", self.result, {name: numbers[name] for name in compared})
 
     def _panel(self, agent: AgentInterface) -> Panel:
         result = self.result
@@ -223,7 +241,13 @@ class _Replaying:
                     )
                 elif number in chosen:
                     self._play_again(agent, episode, start, name)
-            runs[seed].append(_without_texts(episode))
+            kept = [
+                _without_texts(
+                    t.env_id, n, t.reward, t.terminated, t.truncated, t.action_is_valid, t.info
+                )
+                for n, t in enumerate(episode.transitions)
+            ]
+            runs[seed].append(replace(episode, instruction="", transitions=kept))
             episode = next(recorded, None)
         if episode is not None:
             self._differs(f"episodes.jsonl holds {episode.task_id!r}, which is not expected there")
@@ -236,25 +260,13 @@ class _Replaying:
         file = self.file.parent / "episodes.jsonl"
         if not file.is_file():
             raise ValueError(f"{file} is missing: without actions nothing can be replayed.")
-        with file.open("rb") as lines:
-            number = 0
-            while line := lines.readline(LARGEST_EPISODE + 1):
-                number += 1
-                if len(line) > LARGEST_EPISODE:
-                    raise ValueError(
-                        f"{file}, line {number} is longer than {LARGEST_EPISODE >> 20} MiB, which no "
-                        "episode is."
-                    )
-                try:
-                    episode = Episode.from_dict(json.loads(line))
-                except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-                    raise ValueError(f"{file}, line {number}: not an episode ({error}).") from error
-                if len(episode.transitions) > most_steps:
-                    raise ValueError(
-                        f"{file}, line {number}: {len(episode.transitions)} steps, and the environment ends "
-                        f"an episode after {most_steps}."
-                    )
-                yield episode
+        for number, episode in _records(file, Episode.from_dict, "an episode"):
+            if len(episode.transitions) > most_steps:
+                raise ValueError(
+                    f"{file}, line {number}: {len(episode.transitions)} steps, and the environment ends "
+                    f"an episode after {most_steps}."
+                )
+            yield episode
 
     def _play_again(self, agent: AgentInterface, episode: Episode, seed: int, name: str) -> None:
         """Compares an episode with the environment, up to the first difference."""
@@ -317,6 +329,93 @@ class _Replaying:
         notes.append("the fields " + ", ".join([*rest, "settings.rollout", "environment.versions"]))
 
 
+class _Trajectories(_Replaying):
+    """The trajectories of another program on an exported panel."""
+
+    def _play(self, agent: AgentInterface, panel: Panel) -> dict[int, list[Episode | None]]:
+        seed = int(self.result["settings"]["panel_seed"])
+        seeds = environment_seeds(panel, seed)
+        there: dict[str, _Trajectory] = {}
+        for number, one in _records(self.file, _trajectory, "a trajectory"):
+            if one.task_id not in seeds:
+                self._differs(f"line {number}: {one.task_id!r:.120} is not a task of the panel")
+            elif there.setdefault(one.task_id, one) is not one:
+                self._differs(f"line {number}: {one.task_id!r:.120} is there for the second time")
+        for task_id in seeds.keys() - there:
+            self._differs(f"{task_id!r} is missing")
+        env = agent.text_env
+        return {
+            seed: [self._played(env, there[i], seeds[i]) if i in there else None for i in seeds]
+        }
+
+    def _played(self, env: TextEnv, one: _Trajectory, seed: int) -> Episode:
+        """The episode as it is here, up to the first reward that differs."""
+        self.found.episodes += 1
+        self.found.replayed += 1
+        _, info = env.reset(seed=seed, options={"task_id": one.task_id})
+        over, kept = False, []
+        for step, (action, claimed) in enumerate(zip(one.actions, one.rewards, strict=True)):
+            where = f"{one.task_id!r}, step {step}: "
+            if over:
+                self._differs(f"{where}the environment ended the episode before it")
+                break
+            _, reward, terminated, truncated, info = env.step(action)
+            over = terminated or truncated
+            kept.append(_without_texts(env.env_id, step, reward, terminated, truncated, True, info))
+            self.found.steps += 1
+            if not self._same(f"{where}the reward", claimed, float(reward)):
+                break
+        else:
+            self._same(f"{one.task_id!r}: the score", one.score, float(info["score"]))
+            self.found.cut_short += not over
+        return Episode(env.env_id, one.task_id, "", info["task_type"], transitions=kept)
+
+    def _compare_numbers(self, numbers: Mapping[str, Any]) -> None:
+        self.found.headline = _headline({**numbers, "agent": self.file.name})
+
+    def _note_the_rest(self) -> None:
+        self.found.not_checked += ["who chose the actions", "that it is not the best of several"]
+        if self.found.cut_short:
+            self.found.not_checked.append(
+                f"why {self.found.cut_short} episode(s) ended before the environment ended them"
+            )
+
+
+@dataclass
+class _Trajectory:
+    task_id: str
+    actions: list[str]
+    rewards: list[float]
+    score: float
+
+
+def _trajectory(row: Mapping[str, Any]) -> _Trajectory:
+    actions, rewards = row["actions"], row["rewards"]
+    if len(actions) != len(rewards) or not all(isinstance(action, str) for action in actions):
+        raise ValueError("expected actions as texts, and as many rewards")
+    return _Trajectory(str(row["task_id"]), actions, list(map(float, rewards)), float(row["score"]))
+
+
+def _records(file: Path, read: Callable[[Any], Any], what: str) -> Iterator[tuple[int, Any]]:
+    """(number, contents) of each line of a file, of a bounded length."""
+    with file.open("rb") as lines:
+        number = 0
+        while line := lines.readline(LARGEST_EPISODE + 1):
+            number += 1
+            if len(line) > LARGEST_EPISODE:
+                raise ValueError(
+                    f"{file}, line {number} is longer than {LARGEST_EPISODE >> 20} MiB, which no "
+                    "episode is."
+                )
+            try:
+                found = read(json.loads(line))
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+                raise ValueError(
+                    f"{file}, line {number}: not {what} ({type(error).__name__}: {error})."
+                ) from error
+            yield number, found
+
+
 def _step(agent: AgentInterface, t: Transition) -> tuple[list[tuple[str, Any, Any]], bool]:
     """(name, recorded, here) of each part of a step, and True if it was the last."""
     listed = not agent.require_admissible or agent.text_env.is_admissible(t.action)
@@ -336,16 +435,28 @@ def _step(agent: AgentInterface, t: Transition) -> tuple[list[tuple[str, Any, An
     return parts, terminated or truncated
 
 
-def _without_texts(episode: Episode) -> Episode:
-    """The parts of an episode that a summary reads: rewards, success, scores."""
-    kept = [
-        Transition(
-            t.env_id, "", "", n, "", None, "", "", float(t.reward), "", t.terminated, t.truncated,
-            t.action_is_valid, {k: t.info[k] for k in ("success", "score") if k in t.info},
-        )
-        for n, t in enumerate(episode.transitions)
-    ]  # fmt: skip
-    return replace(episode, instruction="", transitions=kept)
+def _without_texts(
+    env_id: str, step: int, reward: Any, terminated: bool, truncated: bool, valid: bool,
+    info: Mapping[str, Any],
+) -> Transition:  # fmt: skip
+    """The parts of a transition that a summary reads."""
+    told = {key: info[key] for key in ("success", "score") if key in info}
+    return Transition(
+        env_id,
+        "",
+        "",
+        step,
+        "",
+        None,
+        "",
+        "",
+        float(reward),
+        "",
+        terminated,
+        truncated,
+        valid,
+        told,
+    )
 
 
 def _headline(result: Mapping[str, Any]) -> str:

@@ -1,0 +1,91 @@
+"""``paw panel export``: a panel as a folder that any program's loader can point at."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from paw_gym.core import TextEnv
+from paw_gym.envs.alfworld.env import OfficialGame, ProceduralGame
+from paw_gym.envs.search_qa.env import SearchQAEnv
+from paw_gym.envs.webshop.goals import Goal
+from paw_gym.internals.files import json_text, write_json, write_text
+from paw_train.environments import agent_env_maker
+from paw_train.evaluation.fingerprint import environment_record
+from paw_train.evaluation.panels import PLACES
+from paw_train.evaluation.program import make_job
+from paw_train.evaluation.runner import environment_seeds
+
+LOADER = Path(__file__).with_name("panel_loader.py")
+
+
+def write_kit(
+    name: str, out: Path, overrides: Sequence[str] = (), force: bool = False
+) -> dict[str, Any]:
+    """Writes ``panel.json``, ``tasks.jsonl``, the loader, and games that are generated.
+
+    Args:
+        name: of the panel.
+        overrides: settings as of ``paw eval``, such as ``env.kwargs.data_dir=DIR``; no path is written.
+
+    Returns:
+        The contents of ``panel.json``.
+
+    Raises:
+        FileExistsError: the folder is there; ``force`` replaces one that an earlier call made.
+        ValueError: there is no such panel, or its data is not here.
+    """
+    if out.exists() and not (force and (out / "panel.json").is_file()):
+        raise FileExistsError(f"{out} exists already: give another folder, or --force.")
+    plan = make_job("random", overrides, None, None, name, 1).plan
+    panel, make = plan.panel, agent_env_maker(plan.env, plan.split)
+    kwargs = {key: value for key, value in plan.env.kwargs.items() if key not in PLACES}
+    about = {
+        "panel": panel.name,
+        "panel_hash": panel.hash,
+        "panel_note": panel.note,
+        "env_id": plan.env.id,
+        "tasks": len(panel.task_ids),
+        "environment": environment_record(plan.env, plan.split, panel, make),
+        "settings": {
+            "env": plan.env.replace(kwargs=kwargs).model_dump(),
+            "panel_seed": plan.panel_seed,
+        },
+    }
+    if out.exists():
+        shutil.rmtree(out)
+    out.mkdir(parents=True)
+    env, lines = make().text_env, []
+    for task_id, seed in environment_seeds(panel, plan.panel_seed).items():
+        start, _ = env.reset(seed=seed, options={"task_id": task_id})
+        task = env.task
+        row = {"id": task_id, "type": task.type, "goal": task.instruction, "seed": seed}
+        lines.append(json_text({**row, "start": start, **_of_data(env, out)}) + "\n")
+    env.close()
+    write_text(out / "tasks.jsonl", "".join(lines))
+    shutil.copyfile(LOADER, out / LOADER.name)
+    write_json(out / "panel.json", about)
+    return about
+
+
+def _of_data(env: TextEnv, out: Path) -> dict[str, Any]:
+    """The file, goal or answers of the task being played, for a program with a world of its own."""
+    task, data = env.task, env.task.data
+    if isinstance(data, OfficialGame | ProceduralGame):
+        place = f"{task.id}/game.tw-pddl"
+        if isinstance(data, OfficialGame):
+            content = data.path.read_bytes()
+        else:
+            content = json.dumps(data.json()).encode()
+            (out / place).parent.mkdir(parents=True)
+            (out / place).write_bytes(content)
+        return {"file": place, "sha256": hashlib.sha256(content).hexdigest()}
+    if isinstance(data, Goal):
+        return {"webshop_goal": data.to_original()}
+    if isinstance(env, SearchQAEnv):
+        return {"golden_answers": list(env.question.golden_answers)}
+    return {}

@@ -1,0 +1,80 @@
+"""The tasks of a fixed panel, for any program: the standard library of Python 3.8 or newer is enough.
+
+    panel = Panel("KIT", data="json_2.1.1")  # data: the folder of the games that the kit does not hold
+    panel.tasks                              # all tasks in order: id, type, goal, seed, start, ...
+    panel.part(worker, workers)              # those of one of several workers: together each task once
+    panel.game(task)                         # path of a task's game file, compared by its SHA-256
+    panel.price("B09QCP4579", 9.99, 19.99)   # WebShop: a product's price in its range
+    panel.write("theirs.jsonl", rows)        # rows: task_id, actions, rewards, score
+
+The order of a folder's entries, the number of workers and a seed have no part in any of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+
+
+class Panel:
+    """The panel that lies in a folder, by default that of this file.
+
+    Raises:
+        ValueError: its tasks were changed.
+    """
+
+    def __init__(self, folder=None, data=None):
+        self.folder = os.path.abspath(folder or os.path.dirname(os.path.abspath(__file__)))
+        self.data = os.path.abspath(data or self.folder)
+        with open(os.path.join(self.folder, "panel.json"), encoding="utf-8") as file:
+            self.about = json.load(file)
+        with open(os.path.join(self.folder, "tasks.jsonl"), encoding="utf-8") as file:
+            self.tasks = [json.loads(line) for line in file]
+        self.ids = [task["id"] for task in self.tasks]
+        parts = "\n".join([self.about["environment"]["tasks"], *self.ids])
+        if hashlib.sha256(parts.encode()).hexdigest() != self.about["panel_hash"]:
+            raise ValueError(
+                "tasks.jsonl does not hold the tasks of panel.json, or in another order."
+            )
+
+    def part(self, worker, workers):
+        """The tasks of worker 0, 1, ... of so many."""
+        return self.tasks[worker::workers]
+
+    def game(self, task):
+        """The path of a task's game file.
+
+        Raises:
+            ValueError: the file has another content than the panel's.
+        """
+        path = os.path.join(self.data, *task["file"].split("/"))
+        with open(path, "rb") as file:
+            found = hashlib.sha256(file.read()).hexdigest()
+        if found != task["sha256"]:
+            raise ValueError(f"{path} has the SHA-256 {found}, the panel's {task['sha256']}.")
+        return path
+
+    def price(self, asin, low, high):
+        """The price of a product of WebShop, in dollars: a sample from its range by seed and asin."""
+        seed = self.about["environment"]["arguments"]["price_seed"]
+        digest = hashlib.sha256(f"price\x1f{seed}\x1f{asin}".encode()).digest()
+        return random.Random(int.from_bytes(digest[:8], "big")).uniform(low, high)
+
+    def write(self, path, rows):
+        """Writes what was played, of all workers, in the panel's order; ``paw replay`` checks it.
+
+        Raises:
+            ValueError: a task is missing, is there twice or is not of the panel.
+        """
+        by_id = {row["task_id"]: row for row in rows}
+        missing = [task_id for task_id in self.ids if task_id not in by_id]
+        if missing or len(rows) != len(self.ids):
+            names = missing[:3] or sorted(set(by_id) - set(self.ids))[:3] or "some are there twice"
+            raise ValueError(f"{len(rows)} of {len(self.ids)} tasks: {names}")
+        with open(path, "w", encoding="utf-8") as file:
+            for task_id in self.ids:
+                row = by_id[task_id]
+                kept = {key: row[key] for key in ("task_id", "actions", "rewards", "score")}
+                file.write(json.dumps(kept) + "\n")
