@@ -52,7 +52,7 @@ test-original: $(VENV)/.original ## the original engines of ALFWorld and TextWor
 test-adapters: export HF_HUB_OFFLINE ?= 1
 test-adapters: $(FRAMEWORKS:%=.venv-%/.ready) ## the adapters of Inspect, OpenEnv and verifiers, each with its framework
 	@set -e; for name in $(FRAMEWORKS); do \
-		echo "== $$name"; .venv-$$name/bin/python -m pytest tests/adapters/test_$$name.py $(ARGS); done
+		echo "== $$name"; .venv-$$name/bin/python -m pytest tests/adapters/test_$$name.py tests/adapters/test_ways.py $(ARGS); done
 
 # Python 3.11 and 3 GB: Ray, vLLM for CPUs and DeepSpeed pin much of what .venv has in other versions.
 test-openrlhf: export OMP_NUM_THREADS = 1

@@ -26,11 +26,14 @@ def export(
         typer.Argument(
             help="The folder of a run or of an evaluation, a [cyan].jsonl[/cyan] or "
             "[cyan].parquet[/cyan] file of episodes, or what an earlier export wrote; of --to "
-            "openenv an environment."
+            "openenv and verifiers an environment."
         ),
     ],
     out: Annotated[
-        Path, typer.Argument(help="The folder (datasets, minari, openenv) or the file to write.")
+        Path,
+        typer.Argument(
+            help="The folder (datasets, minari, openenv, verifiers) or the file to write."
+        ),
     ],
     to: Annotated[
         str,
@@ -40,7 +43,8 @@ def export(
             "[cyan]parquet[/cyan]: one file; [cyan]minari[/cyan]: a Minari data set; "
             "[cyan]tokens[/cyan]: token ids with the role of each token, for --tokenizer; "
             "[cyan]jsonl[/cyan]: an episode a line, also back from the others; "
-            "[cyan]openenv[/cyan]: a package that serves an environment.",
+            "[cyan]openenv[/cyan]: a package that serves an environment; [cyan]verifiers[/cyan]: one "
+            "with its tasks.",
         ),
     ],
     part: Annotated[
@@ -70,16 +74,18 @@ def export(
     from paw_gym.export.exporters import EXPORTERS
     from paw_gym.internals.printable import safe_console
 
-    if to == "openenv":
+    if to in ("openenv", "verifiers"):
         from paw_train.cli.arguments import environment_of
-        from paw_train.integrations.openenv import write_openenv
+        from paw_train.integrations.packages import PACKAGES
 
         import_modules(modules)
-        write_openenv(out, *environment_of(source, kw), force=force)
-        typer.echo(f"Wrote {out}: openenv validate {out} --level static")
+        use = PACKAGES[to](out, *environment_of(source, kw), force=force)
+        typer.echo(f"Wrote {out}: {use}")
         return
     if kw:
-        raise ValueError("--kw belongs to --to openenv: episodes are recorded already.")
+        raise ValueError(
+            "--kw belongs to --to openenv or verifiers: episodes are recorded already."
+        )
     if (to == "tokens") != (tokenizer is not None):
         raise ValueError("--to tokens and --tokenizer MODEL go together: ids are of one tokenizer.")
     if modules and to != "tokens":

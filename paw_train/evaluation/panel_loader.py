@@ -5,7 +5,6 @@
     panel.part(worker, workers)              # those of one of several workers: together each task once
     panel.game(task)                         # path of a task's game file, compared by its SHA-256
     panel.price("B09QCP4579", 9.99, 19.99)   # WebShop: a product's price in its range
-    panel.write("theirs.jsonl", rows)        # rows: task_id, actions, rewards, score
 
 The order of a folder's entries, the number of workers and a seed have no part in any of it.
 """
@@ -61,20 +60,3 @@ class Panel:
         seed = self.about["environment"]["arguments"]["price_seed"]
         digest = hashlib.sha256(f"price\x1f{seed}\x1f{asin}".encode()).digest()
         return random.Random(int.from_bytes(digest[:8], "big")).uniform(low, high)
-
-    def write(self, path, rows):
-        """Writes what was played, of all workers, in the panel's order; ``paw replay`` checks it.
-
-        Raises:
-            ValueError: a task is missing, is there twice or is not of the panel.
-        """
-        by_id = {row["task_id"]: row for row in rows}
-        missing = [task_id for task_id in self.ids if task_id not in by_id]
-        if missing or len(rows) != len(self.ids):
-            names = missing[:3] or sorted(set(by_id) - set(self.ids))[:3] or "some are there twice"
-            raise ValueError(f"{len(rows)} of {len(self.ids)} tasks: {names}")
-        with open(path, "w", encoding="utf-8") as file:
-            for task_id in self.ids:
-                row = by_id[task_id]
-                kept = {key: row[key] for key in ("task_id", "actions", "rewards", "score")}
-                file.write(json.dumps(kept) + "\n")

@@ -157,7 +157,7 @@ _OWN: Mapping[str, PanelSpec] = {
     "sudoku/4x4": PanelSpec("paw_gym/Sudoku-v0", "test", 200, hash="225d8fe5b917cbf2"),
     "sudoku/9x9": PanelSpec("paw_gym/Sudoku-v0", "test", 200, {"size": 9}, hash="2c4b14dc35d86b99"),
     "2048/test": PanelSpec("paw_gym/2048-v0", "test", 200, hash="80e7dbea17f16c42"),
-    "rules/test": PanelSpec("paw_gym/Rules-v0", "test", 200, hash=""),
+    "rules/test": PanelSpec("paw_gym/Rules-v0", "test", hash="3d61312822a1e0e0"),
     "babyai/go_to_local": PanelSpec("paw_gym/BabyAI-v0", "test", 200),
     "toy_text/frozen_lake": PanelSpec(_TOY_TEXT, "test", 200, hash="19c0e88edb68023a"),
     "toy_text/frozen_lake_slippery": PanelSpec(

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from paw_gym.core import TextEnv
 from paw_gym.internals.constructors import creator_of, defaults_of
 from paw_gym.transition import Episode, Transition
@@ -56,8 +54,7 @@ class Replay:
     differences: list[str] = field(default_factory=list)
     not_checked: list[str] = field(default_factory=list)
     episodes: int = 0
-    """that could be replayed"""
-    replayed: int = 0
+    """that were played again"""
     steps: int = 0
     failed: int = 0
     """episodes that ended by an error"""
@@ -68,36 +65,18 @@ class Replay:
     def verdict(self) -> str:
         if self.differences:
             return f"DIFFERS: {len(self.differences)} difference(s)."
-        played = f"{self.replayed} of {self.episodes} episodes, {self.steps} steps"
-        if self.replayed == self.episodes:
-            return f"HOLDS: all {played}, and every number that follows from them."
-        one = self.replayed / self.episodes
-        most = next(m for m in range(1, self.episodes + 1) if detection(self, m) >= 0.95)
         return (
-            f"THE SAMPLE HOLDS: {played}, and every number that follows from the records. It finds a "
-            f"single false episode with a chance of {100 * one:.0f} %, and {most} or more with 95 %."
+            f"HOLDS: all {self.episodes} episodes, {self.steps} steps, and every number that follows from "
+            "them."
         )
 
 
-def detection(found: Replay, false: int) -> float:
-    """The chance that at least one of so many false episodes is in the sample (hypergeometric)."""
-    missed = math.comb(found.episodes - false, found.replayed)
-    return 1.0 - missed / math.comb(found.episodes, found.replayed)
-
-
-def replay(
-    path: Path,
-    overrides: Sequence[str] = (),
-    sample: int | None = None,
-    seed: int = 0,
-    panel: Path | None = None,
-) -> Replay:
+def replay(path: Path, overrides: Sequence[str] = (), panel: Path | None = None) -> Replay:
     """Plays the recorded actions of a result of ``paw eval`` again, and computes its numbers again.
 
     Args:
         path: its folder, or the ``result.json`` in it, beside which ``episodes.jsonl`` lies.
         overrides: arguments of the environment that locate something here: ``env.kwargs.data_dir=DIR``.
-        sample: episodes to play; ``None``: all. All are read, and counted.
         panel: folder of ``paw panel export``; ``path`` is then a file of trajectories on it, a line a task:
             ``{"task_id", "actions": [str], "rewards": [float], "score": float}``. Rewards are the
             environment's own, without penalties or factors.
@@ -108,8 +87,6 @@ def replay(
     """
     if panel is None and path.suffix == ".jsonl":
         raise ValueError(f"{path}: give the folder of its panel too, --panel DIR.")
-    if panel is not None and sample is not None:
-        raise ValueError("--sample is of results: trajectories are played one and all.")
     file = panel / "panel.json" if panel else path / "result.json" if path.is_dir() else path
     if file.is_file() and file.stat().st_size > LARGEST_RESULT:
         raise ValueError(
@@ -118,7 +95,7 @@ def replay(
     try:
         if panel:
             return _Trajectories(path, load_result(file, ["environment"]), overrides).run()
-        return _Replaying(file, load_result(file), overrides, sample, seed).run()
+        return _Replaying(file, load_result(file), overrides).run()
     except (
         KeyError,
         TypeError,
@@ -134,15 +111,8 @@ def replay(
 
 
 class _Replaying:
-    def __init__(
-        self,
-        file: Path,
-        result: dict[str, Any],
-        overrides: Sequence[str],
-        sample: int | None = None,
-        seed: int = 0,
-    ) -> None:
-        self.file, self.result, self.sample, self.seed = file, result, sample, seed
+    def __init__(self, file: Path, result: dict[str, Any], overrides: Sequence[str]) -> None:
+        self.file, self.result = file, result
         if "environment" not in result:
             raise ValueError(f"{file} does not record its environment: evaluate with `paw eval`.")
         self.env = recorded_env(result["settings"]["env"], str(file), overrides)
@@ -204,7 +174,7 @@ class _Replaying:
         return panel
 
     def _play(self, agent: AgentInterface, panel: Panel) -> dict[int, list[Episode | None]]:
-        """The recorded episodes by seed, without their texts; those of the sample are played again."""
+        """The recorded episodes by seed, without their texts, played again."""
         if len(self.result["runs"]) * len(panel.task_ids) > MOST_EPISODES:
             raise ValueError(f"{self.file} claims more than {MOST_EPISODES:,} episodes.")
         expected: list[tuple[int, str, str]] = []
@@ -216,11 +186,8 @@ class _Replaying:
         runs: dict[int, list[Episode | None]] = {seed: [] for seed, _, _ in expected}
         planned = {seed: environment_seeds(panel, seed) for seed in runs}
         recorded = self._episodes(min(agent.text_env.max_steps or MOST_STEPS, MOST_STEPS))
-        played = [n for n, one in enumerate(expected) if one[2] != UNPLAYED]
-        order = np.random.default_rng(self.seed).permutation(len(played))[: self.sample]
-        chosen = {played[int(n)] for n in order}
         episode = next(recorded, None)
-        for number, (seed, task_id, mark) in enumerate(expected):
+        for seed, task_id, mark in expected:
             name = f"{task_id!r} (seed {seed})"
             if episode is None or episode.task_id != task_id:
                 runs[seed].append(None)
@@ -239,7 +206,7 @@ class _Replaying:
                         f"episode {name}: the environment's seed is recorded in the id "
                         f"{episode.episode_id!r:.120}; that of the panel is {start:08x}"
                     )
-                elif number in chosen:
+                else:
                     self._play_again(agent, episode, start, name)
             kept = [
                 _without_texts(
@@ -251,7 +218,7 @@ class _Replaying:
             episode = next(recorded, None)
         if episode is not None:
             self._differs(f"episodes.jsonl holds {episode.task_id!r}, which is not expected there")
-        if not self.found.replayed and not self.found.differences:
+        if not self.found.episodes and not self.found.differences:
             raise ValueError(f"{self.file} holds no episode that could be replayed.")
         return runs
 
@@ -270,7 +237,6 @@ class _Replaying:
 
     def _play_again(self, agent: AgentInterface, episode: Episode, seed: int, name: str) -> None:
         """Compares an episode with the environment, up to the first difference."""
-        self.found.replayed += 1
         info = agent.reset(seed=seed, options={"task_id": episode.task_id})[1]
         if not self._same(f"episode {name}: the task's type", episode.task_type, info["task_type"]):
             return
@@ -321,8 +287,6 @@ class _Replaying:
             notes.append(
                 f"{missing} episode(s) not played and {found.failed} that failed by an error"
             )
-        if found.replayed < found.episodes:
-            notes.append(f"{found.episodes - found.replayed} episodes outside the sample")
         if self.given:
             notes.append(f"that the data is the author's ({', '.join(self.given)} was given here)")
         rest = sorted(set(self.result) - {*_FOUND, "environment", "settings"})
@@ -351,7 +315,6 @@ class _Trajectories(_Replaying):
     def _played(self, env: TextEnv, one: _Trajectory, seed: int) -> Episode:
         """The episode as it is here, up to the first reward that differs."""
         self.found.episodes += 1
-        self.found.replayed += 1
         _, info = env.reset(seed=seed, options={"task_id": one.task_id})
         over, kept = False, []
         for step, (action, claimed) in enumerate(zip(one.actions, one.rewards, strict=True)):

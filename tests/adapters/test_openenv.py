@@ -20,7 +20,7 @@ from servers import in_thread
 from paw_gym import make_agent_env
 from paw_gym.adapters.openenv import create_openenv_app
 from paw_train.cli import main
-from paw_train.integrations.openenv import write_openenv
+from paw_train.integrations.packages import write_openenv
 
 ENV = "paw_gym/ALFWorld-v0"
 
@@ -57,21 +57,6 @@ def test_their_client_plays_ours(serve: Callable[[Any], str]) -> None:
             client.step({"no_message": 1})
 
 
-def test_bare_actions_give_bare_observations(serve: Callable[[Any], str]) -> None:
-    url = serve(create_openenv_app(ENV, bare=True, split="valid_seen"))
-    here = make_agent_env(ENV, split="valid_seen").text_env
-    with GenericEnvClient(base_url=url).sync() as client:
-        first, told = here.reset(seed=3)
-        result = client.reset(seed=3)
-        assert result.observation["text"] == first
-        assert result.observation["info"]["admissible_actions"] == told["admissible_actions"]
-        for _ in range(here.max_steps):
-            expected, result = here.step("look"), client.step({"message": "look"})
-            assert (result.observation["text"], result.reward) == expected[:2]
-            assert result.done == (expected[2] or expected[3])
-            assert result.observation["info"]["truncated"] == expected[3]
-
-
 def test_a_package_is_valid_and_serves_the_same_episode(
     serve: Callable[[Any], str], tmp_path: Path
 ) -> None:
@@ -89,16 +74,10 @@ def test_a_package_is_valid_and_serves_the_same_episode(
     url = serve(module.app)
     checked = validate_running_environment(url)
     assert checked["passed"], checked["summary"]
-    agent = make_agent_env(ENV, split="valid_seen")
-    prompt, _ = agent.reset(seed=4, options={"task_id": agent.tasks.ids[2]})
+    env = make_agent_env(ENV, split="valid_seen")
+    prompt, _ = env.reset(seed=4)
     with GenericEnvClient(base_url=url).sync() as client:
-        result = client.reset(seed=4, task_id=agent.tasks.ids[2])
-        assert result.observation["text"] == prompt
-        for response in agent.reference_solution():
-            prompt, reward, *_ = agent.step(response)
-            result = client.step({"message": response})
-            assert (result.observation["text"], result.reward) == (prompt, reward)
-        assert result.done and result.reward == 10.0
+        assert client.reset(seed=4).observation["text"] == prompt
     with pytest.raises(FileExistsError, match="--force"):
         write_openenv(package, ENV, {})
     write_openenv(package, ENV, {}, force=True)

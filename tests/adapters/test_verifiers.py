@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import tomllib
 from contextlib import asynccontextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +18,7 @@ from verifiers.v1.utils.loaders import environment_class, load_environment, reso
 
 from paw_gym import AgentInterface, make_agent_env
 from paw_gym.adapters.verifiers import PawEnv, PawTaskset
+from paw_train.cli import main
 
 ENV = "paw_gym/ALFWorld-v0"
 
@@ -107,3 +110,25 @@ def test_environments_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(KeyError, match="nowhere"):
         asyncio.run(env.run(SimpleNamespace(data=lost), SimpleNamespace()))
     assert len(closed) == before + 1
+
+
+def test_a_package_for_the_hub_plays_its_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["export", "Sudoku", str(tmp_path / "made"), "--to", "verifiers", "--kw", "size=9"]
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    assert not end.value.code
+    project = tomllib.loads((tmp_path / "made" / "pyproject.toml").read_text())
+    assert project["tool"]["hatch"]["build"]["targets"]["wheel"]["include"] == ["paw_sudoku.py"]
+    monkeypatch.syspath_prepend(tmp_path / "made")
+    player = {"harness": {"id": "null"}, "runtime": {"type": "subprocess"}}
+    env = load_environment(
+        resolve_env_config({"taskset": {"id": "paw-sudoku", "tasks": 1}, "player": player})
+    )
+    [task] = env.taskset
+    agent = make_agent_env("paw_gym/Sudoku-v0", size=9, mode="conversation")
+    agent.reset(seed=0, options={"task_id": task.data.task_id})
+    player = Script(agent.reference_solution(), _trace())
+    asyncio.run(env.run(task, SimpleNamespace(player=player)))
+    assert player.trace.metrics["success"] == 1.0

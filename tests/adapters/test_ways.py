@@ -28,7 +28,20 @@ GENERATED = (
     "toy_text/blackjack",
 )  # fmt: skip
 NEEDING = {"tau2/mock": "tau2", "babyai/go_to_local": "minigrid"}
-PANELS = [*GENERATED, *(p for p, package in NEEDING.items() if importlib.util.find_spec(package))]
+
+
+def is_here(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def needs(reason: str, *modules: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(not all(map(is_here, modules)), reason=reason)
+
+
+PANELS = [*GENERATED, *(panel for panel, package in NEEDING.items() if is_here(package))]
 LONG = ("2048/test",)
 """worlds whose expert takes thousands of steps"""
 
@@ -104,8 +117,8 @@ def count(way: str, worlds: list[World], play: Callable[[World, Job], list[Any]]
     assert not found, found[:3]
 
 
+@needs("the extra `server`", "prometheus_client")
 def test_gateway(worlds: list[World]) -> None:
-    pytest.importorskip("prometheus_client", reason="the extra `server`")
     from paw_gym.remote import make_remote
 
     def play(url: str, world: World, job: Job) -> list[Any]:
@@ -124,8 +137,8 @@ def test_gateway(worlds: list[World]) -> None:
         server.kill()
 
 
+@needs("the extra `mcp`, 2 or newer", "mcp.server.mcpserver", "prometheus_client")
 def test_mcp(worlds: list[World]) -> None:
-    pytest.importorskip("mcp.server.mcpserver", reason="the extra `mcp`, 2 or newer")
     import anyio
     from mcp.client import Client
 
@@ -152,8 +165,8 @@ def test_mcp(worlds: list[World]) -> None:
     count("MCP", worlds, lambda world, job: anyio.run(episode, world, job))
 
 
+@needs("openenv, in an environment of its own", "openenv.core")
 def test_openenv(worlds: list[World]) -> None:
-    pytest.importorskip("openenv.core", reason="openenv, in an environment of its own")
     from openenv.core.generic_client import GenericEnvClient
 
     from paw_gym.adapters.openenv import create_openenv_app
@@ -172,8 +185,8 @@ def test_openenv(worlds: list[World]) -> None:
     count("OpenEnv", worlds, play)
 
 
+@needs("the extra `inspect`, in an environment of its own", "inspect_ai")
 def test_inspect(worlds: list[World], tmp_path: Path) -> None:
-    pytest.importorskip("inspect_ai", reason="the extra `inspect`, in an environment of its own")
     from inspect_ai import eval as inspect_eval
     from inspect_ai.model import ModelOutput, ModelUsage, get_model
 

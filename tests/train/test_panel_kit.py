@@ -187,10 +187,14 @@ def played_by_the_expert(kit: Path) -> list[Row]:
     return rows
 
 
+def write(file: Path, rows: list[Row]) -> None:
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
 def test_trajectories_hold(kits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("alfworld", "webshop", "search"):
         file, kit = tmp_path / f"{name}.jsonl", kits / name
-        loader(kit)().write(file, played_by_the_expert(kit)[::-1])
+        write(file, played_by_the_expert(kit)[::-1])
         with pytest.raises(SystemExit) as end:
             main(["replay", str(file), "--panel", str(kit)])
         text = capsys.readouterr().out
@@ -218,7 +222,7 @@ def test_what_is_wrong_is_named(
     name = repr(rows[1]["task_id"])
     change(rows)
     file = tmp_path / "theirs.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write(file, rows)
     found = replay(file, panel=kits / "alfworld")
     assert any(what.replace("{id}", name) in line for line in found.differences), found.differences
     assert "DIFFERS" in found.verdict
@@ -234,8 +238,6 @@ def test_mistakes_get_a_line(kits: Path, tmp_path: Path) -> None:
     with pytest.raises(FileExistsError, match="--force"):
         write_kit("sudoku/4x4", kit)
     panel = loader(kit)()
-    with pytest.raises(ValueError, match="0 of 3 tasks"):
-        panel.write(file, [])
     shop = make_text_env("paw_gym/WebShop-v0", split="test").unwrapped.shop
     ranged = [product for product in shop.catalogue if len(product.prices) > 1][:5]
     assert ranged

@@ -183,19 +183,6 @@ def test_a_renamed_model_holds_and_the_line_says_that_nobody_looked(
     assert ", model, " in text.partition("NOT CHECKED")[2]
 
 
-def test_a_sample_states_what_it_can_find(
-    alfworld: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, text = said(capsys, alfworld, "--sample", 2, "--seed", 1)
-    assert code == 0
-    assert "THE SAMPLE HOLDS: 2 of 6 episodes, 12 steps" in text
-    assert "a single false episode with a chance of 33 %, and 5 or more with 95 %" in text
-    assert "4 episodes outside the sample" in text and "--sample 2 --seed 1" in text
-    found = replay.Replay("", "", episodes=200, replayed=20)
-    assert replay.detection(found, 1) == pytest.approx(0.1)
-    assert "and 27 or more with 95 %" in found.verdict
-
-
 def test_episodes_that_were_cut_short_are_counted(
     alfworld: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
