@@ -11,9 +11,10 @@ from __future__ import annotations
 import json
 import re
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import anyio
 from inspect_ai import Task, task
 from inspect_ai._util.registry import registry_add, registry_info
 from inspect_ai.dataset import MemoryDataset, Sample
+from inspect_ai.event import ModelEvent
 from inspect_ai.log import (
     EvalConfig,
     EvalDataset,
@@ -30,6 +32,7 @@ from inspect_ai.log import (
     EvalSample,
     EvalScore,
     EvalSpec,
+    EvalStats,
     write_eval_log,
 )
 from inspect_ai.model import (
@@ -245,12 +248,10 @@ for _agent in AGENTS:
 def write_log(result_path: Path) -> Path:
     """Writes a result and its episodes as ``result.eval`` beside them; failed tasks have no score."""
     result = json.loads(result_path.read_text(encoding="utf-8"))
-    episodes = list(read_jsonl(result_path.with_name("episodes.jsonl")))
-    epochs: dict[str, int] = {}
-    samples = []
-    for episode in episodes:
-        epochs[episode.task_id] = epochs.get(episode.task_id, 0) + 1
-        samples.append(_sample(episode, epochs[episode.task_id], result["model"]))
+    model, epochs, samples = result["model"] or result["agent"], Counter[str](), []
+    for episode in read_jsonl(result_path.with_name("episodes.jsonl")):
+        epochs[episode.task_id] += 1
+        samples.append(_sample(episode, epochs[episode.task_id], model))
     score = (result["score"] or {}).get("mean")
     values = {"success": result["success_rate"], "score": score, "reward": result["mean_reward"]}
     scores = [
@@ -260,11 +261,13 @@ def write_log(result_path: Path) -> Path:
         for name, value in values.items()
         if value is not None
     ]
+    ended = datetime.now(UTC)
+    began = (ended - timedelta(seconds=result["seconds"])).isoformat()
     spec = EvalSpec(
-        created=datetime.now(UTC).isoformat(),
+        created=began,
         task=f"paw/{task_name(result['panel'])}",
         dataset=EvalDataset(name=result["panel"], samples=len(epochs), sample_ids=list(epochs)),
-        model=result["model"] or result["agent"],
+        model=model,
         solver=f"paw/{result['agent']}",
         config=EvalConfig(epochs=len(result["runs"])),
         packages={"paw_gym": __version__},
@@ -275,6 +278,7 @@ def write_log(result_path: Path) -> Path:
         status="success" if result["complete"] else "error",
         eval=spec,
         results=EvalResults(total_samples=len(samples), completed_samples=done, scores=scores),
+        stats=EvalStats(started_at=began, completed_at=ended.isoformat()),
         samples=samples,
     )
     path = result_path.with_suffix(".eval")
@@ -287,13 +291,22 @@ def _sample(episode: Episode, epoch: int, model: str) -> EvalSample:
     if episode.error is not None:
         reason = reason_of(episode.error)
         error = {"message": reason, "traceback": episode.error, "traceback_ansi": episode.error}
+    messages = _dialogue(episode)
+    calls = [
+        ModelEvent(
+            model=model, input=[messages[2 * n]], tools=[], tool_choice="none", config=GenerateConfig(),
+            output=ModelOutput.from_content(model, t.response),
+        )
+        for n, t in enumerate(episode.transitions)
+    ]  # fmt: skip
     return EvalSample(
         id=episode.task_id,
         epoch=epoch,
         input=episode.instruction,
         target="",
-        messages=_dialogue(episode),
+        messages=messages,
         output=_output(model, episode),
+        events=calls,
         scores=None if error else {"outcome": _score(episode)},
         metadata={"task_type": episode.task_type},
         error=error,

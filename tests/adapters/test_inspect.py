@@ -81,6 +81,11 @@ def test_both_ways_give_the_same_scores(
     for mine, other in zip(written.samples or [], there.samples or [], strict=True):
         assert mine.id == other.id
         assert [m.text for m in mine.messages] == [m.text for m in other.messages]
+        answers = [m.text for m in mine.messages if m.role == "assistant"]
+        assert [
+            event.output.completion for event in mine.events
+        ] == answers  # what the viewer opens with
+    assert written.stats.started_at < written.stats.completed_at
 
 
 def test_every_panel_is_offered_and_an_agent_is_a_solver(

@@ -16,8 +16,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
-
 from paw_gym.registration import make_text_env
 from paw_train.cli import main
 from paw_train.evaluation.kit import write_kit
