@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import random
+from typing import Any
 
 
 class Panel:
@@ -24,13 +25,13 @@ class Panel:
         ValueError: its tasks were changed.
     """
 
-    def __init__(self, folder=None, data=None):
+    def __init__(self, folder: str | None = None, data: str | None = None) -> None:
         self.folder = os.path.abspath(folder or os.path.dirname(os.path.abspath(__file__)))
         self.data = os.path.abspath(data or self.folder)
         with open(os.path.join(self.folder, "panel.json"), encoding="utf-8") as file:
             self.about = json.load(file)
         with open(os.path.join(self.folder, "tasks.jsonl"), encoding="utf-8") as file:
-            self.tasks = [json.loads(line) for line in file]
+            self.tasks: list[dict[str, Any]] = [json.loads(line) for line in file]
         self.ids = [task["id"] for task in self.tasks]
         parts = "\n".join([self.about["environment"]["tasks"], *self.ids])
         if hashlib.sha256(parts.encode()).hexdigest() != self.about["panel_hash"]:
@@ -38,11 +39,11 @@ class Panel:
                 "tasks.jsonl does not hold the tasks of panel.json, or in another order."
             )
 
-    def part(self, worker, workers):
+    def part(self, worker: int, workers: int) -> list[dict[str, Any]]:
         """The tasks of worker 0, 1, ... of so many."""
         return self.tasks[worker::workers]
 
-    def game(self, task):
+    def game(self, task: dict[str, Any]) -> str:
         """The path of a task's game file.
 
         Raises:
@@ -55,7 +56,7 @@ class Panel:
             raise ValueError(f"{path} has the SHA-256 {found}, the panel's {task['sha256']}.")
         return path
 
-    def price(self, asin, low, high):
+    def price(self, asin: str, low: float, high: float) -> float:
         """The price of a product of WebShop, in dollars: a sample from its range by seed and asin."""
         seed = self.about["environment"]["arguments"]["price_seed"]
         digest = hashlib.sha256(f"price\x1f{seed}\x1f{asin}".encode()).digest()
