@@ -68,6 +68,7 @@ NOT_RUN = {
     "from the hub",
     r"paw train embedded name=median algorithm\.name=.*": "an installed package; "
     "tests/extension trains with one",
+    r"paw replay theirs\.jsonl .*": "another program's file; tests/train/test_panel_kit.py writes one",
     r"export OPENAI_API_KEY=.*": "a key",
 }
 """lines that are not run, and why"""
@@ -115,7 +116,7 @@ BUDGETS = (
         "env.kwargs.num_products=32",
     ),
     (r"paw train (rwml|wm_sft|iwm)_.*", LEARNING),
-    (r"paw (eval|eval-wm) .*", "evaluation.tasks=2"),
+    (r"paw (eval|eval-wm|panel export) .*", "evaluation.tasks=2"),
     (r"paw eval runs/.*|paw eval MODEL.*|paw eval-wm .*", "rollout.max_response_tokens=8"),
     (r"paw compare (?!.*--show).*", "--show"),
     (r"paw report .* --noise.*", "--transitions 2"),
