@@ -35,7 +35,7 @@ MEASURED = 0.25
 """share of the time, and at most ``LONGEST`` seconds, that is kept for measuring what was learned"""
 LONGEST = 60.0
 OFF, PAW = "world_model.preset=off", "world_model.preset=paw"
-GPU = ("rollout.prefill_tokens=16384", "optimizer.micro_batch_tokens=16384", "keep_episodes=2",
+GPU = ("optimizer.micro_batch_tokens=16384",
        "optimizer.measure_gradients=false", "checkpoint_every=1000", "threads=1")  # fmt: skip
 REGIME = ("env.invalid_when=malformed", "algorithm.normalize=false")
 """a refused command costs nothing, as in the paper, and a group's returns are not divided by their spread"""

@@ -79,7 +79,7 @@ def embedded(args: argparse.Namespace) -> Shape:
 def long(args: argparse.Namespace) -> Shape:
     """Transitions of 2,048 + 512 + 100 tokens, each a prompt of its own."""
     shape = ScratchModelSettings(
-        hidden=576, layers=args.layers, heads=9, kv_heads=3, intermediate=1536, max_positions=8192
+        hidden=576, layers=args.layers, heads=9, kv_heads=3, intermediate=1536
     )
     tokenizer = word_tokenizer(["a few words"])
     policy = LocalPolicy(scratch_model(shape, VOCABULARY, seed=0), tokenizer)

@@ -30,7 +30,6 @@ def agent_env_maker(
     check_arguments(env.id, env.kwargs, "env.kwargs")
     agent: dict[str, Any] = {
         "history_length": env.history_length,
-        "require_admissible": env.require_admissible,
         "mode": env.mode,
         "invalid_when": env.invalid_when,
     }

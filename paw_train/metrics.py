@@ -238,14 +238,7 @@ _ALL = (
         "share",
         optional=True,
     ),
-    Metric(
-        "value_loss",
-        _CRITIC,
-        "Value loss",
-        "squared error, clipped where that is set",
-        optional=True,
-    ),
-    Metric("value_error", _CRITIC, "Value error", "squared error of the value", optional=True),
+    Metric("value_loss", _CRITIC, "Value loss", "half the squared error", optional=True),
     Metric(
         "grad_norm_value",
         _CRITIC,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from paw_train.agents.examples import CHARACTERS_A_TOKEN
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import Message, Policy, Request, Response, Sampling, Session
-from paw_train.settings.rollout import PREFILL_TOKENS, RolloutSettings
+from paw_train.settings.rollout import RolloutSettings
 
 _SHORTENED = 6
 """times that a dialogue is shortened which a server refuses for its length"""
@@ -159,7 +159,7 @@ class Dialogues:
             seeds: of each response, by episode. Episodes may leave from one call to the next.
         """
         if self._session is None:
-            self._session = self.policy.session(sampling, True, self.rollout.prefill_tokens)
+            self._session = self.policy.session(sampling, True)
         responses = self._session.respond(self._requests(seeds))
         for _ in range(_SHORTENED):
             long = [name for name, r in zip(seeds, responses, strict=True) if r.overflow]
@@ -202,12 +202,10 @@ class ShorteningPolicy(Dialogues):
         super().__init__(policy, rollout)
         self.chat, self.trainable, self._task = policy.chat, policy.trainable, task
 
-    def session(
-        self, sampling: Sampling, growing: bool, prefill_tokens: int = PREFILL_TOKENS
-    ) -> Session:
+    def session(self, sampling: Sampling, growing: bool) -> Session:
         """Opens the one session (see ``rollouts.policy.Policy``)."""
         if self.chat is not None:
-            return self.policy.session(sampling, growing, prefill_tokens)
+            return self.policy.session(sampling, growing)
         self._sampling, self._growing = sampling, growing
         return self
 

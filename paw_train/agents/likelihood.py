@@ -165,8 +165,7 @@ class _LikelihoodResponder:
         """For dialogues one that stays, for prompts that stand alone a new one."""
         if growing and self._growing is not None:
             return self._growing
-        prefill = self.rollout.prefill_tokens
-        session: ScoringSession = self.policy.scoring(growing, prefill)  # type: ignore[attr-defined]
+        session: ScoringSession = self.policy.scoring(growing)  # type: ignore[attr-defined]
         self._growing = session if growing else None
         return session
 

@@ -27,7 +27,6 @@ from paw_train.rollouts.policy import (
     require_scoring,
     spoken,
 )
-from paw_train.settings.rollout import PREFILL_TOKENS
 
 _EPISODE = re.compile(r".*#[0-9a-f]{8}-\d+", re.DOTALL)
 """the pool's name of an episode, which the names of an agent's requests begin with"""
@@ -157,17 +156,13 @@ class MeteredPolicy:
         found: int | None = count(messages) if count else None
         return found
 
-    def session(
-        self, sampling: Sampling, growing: bool, prefill_tokens: int = PREFILL_TOKENS
-    ) -> Session:
+    def session(self, sampling: Sampling, growing: bool) -> Session:
         """A session of the inner policy that counts."""
-        return _MeteredSession(
-            self, self.inner.session(sampling, growing, prefill_tokens), sampling
-        )
+        return _MeteredSession(self, self.inner.session(sampling, growing), sampling)
 
-    def scoring(self, growing: bool, prefill_tokens: int = PREFILL_TOKENS) -> ScoringSession:
+    def scoring(self, growing: bool) -> ScoringSession:
         """A scoring session of the inner policy that counts."""
-        inner = require_scoring(self.inner).scoring(growing, prefill_tokens)
+        inner = require_scoring(self.inner).scoring(growing)
         return _MeteredScoring(self, inner)
 
     def take(self, task_id: str) -> Spent:

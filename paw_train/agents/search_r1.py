@@ -107,7 +107,7 @@ class _SearchR1Responder:
         requests = [self._request(view) for view in going]
         if requests and self._session is None:
             sampling = self.rollout.sampling([f"</{tag}>" for tag in _TAGS])
-            self._session = self.policy.session(sampling, True, self.rollout.prefill_tokens)
+            self._session = self.policy.session(sampling, True)
         responses = self._session.respond(requests) if self._session else []
         for view, response in zip(going, responses, strict=True):
             answers[view.episode] = self._answer(view, response)

@@ -36,30 +36,18 @@ def value_places(batch: Batch, level: str) -> Tensor:
     return first
 
 
-def value_loss(
-    values: Tensor, batch: Batch, level: str, clip: float | None
-) -> tuple[Tensor, Tensor]:
-    """`0.5 (V - target)^2`, or the larger of it and the same with V held within ``clip`` of the old value.
+def value_loss(values: Tensor, batch: Batch, level: str) -> Tensor:
+    """The sum of `0.5 (V - target)^2` over the batch's values.
 
     Args:
         values: [B, T] before each token.
-        batch: with value targets and old values.
+        batch: with value targets.
         level: ``turn`` or ``token``.
-        clip: how far values may move before the loss is clipped; ``None``: no limit.
-
-    Returns:
-        (sum of the loss, sum of the squared errors, without a gradient) over the batch's values.
     """
-    assert batch.value_target is not None and batch.old_value is not None
+    assert batch.value_target is not None
     places = value_places(batch, level).nonzero(as_tuple=True)
-    given = values[places], batch.value_target[places], batch.old_value[places]
-    value, target, before = (x.to(values) for x in given)
-    squares = (value - target) ** 2
-    loss = 0.5 * squares
-    if clip is not None:
-        held = before + (value - before).clamp(-clip, clip)
-        loss = torch.maximum(loss, 0.5 * (held - target) ** 2)
-    return loss.sum(), squares.detach().sum()
+    value = values[places]
+    return 0.5 * ((value - batch.value_target[places].to(value)) ** 2).sum()
 
 
 class Critic:
@@ -72,7 +60,7 @@ class Critic:
         settings: learning rate, clipping.
         level: ``turn`` or ``token``.
         micro_batch_tokens: padded tokens of one forward pass.
-        max_skipped: as ``optimizer.max_skipped``.
+        max_grad_norm: as of the policy.
     """
 
     def __init__(
@@ -81,7 +69,7 @@ class Critic:
         settings: CriticSettings,
         level: str,
         micro_batch_tokens: int,
-        max_skipped: int = 0,
+        max_grad_norm: float = 1.0,
     ) -> None:
         self.settings, self.level, self.budget = settings, level, micro_batch_tokens
         self.device, self.pad_id = policy.device, policy.pad_id
@@ -98,7 +86,7 @@ class Critic:
             self.parameters, lr=settings.lr, weight_decay=0.0, fused=True
         )
         self.guarded_step = GuardedStep(
-            self.weights, [self.adamw], settings.max_grad_norm, max_skipped, "algorithm.critic.lr"
+            self.weights, [self.adamw], max_grad_norm, "algorithm.critic.lr"
         )
 
     def values(self, rows: Sequence[TokenRow]) -> list[Tensor]:
@@ -111,25 +99,19 @@ class Critic:
     def step(self, rows: Sequence[TokenRow]) -> dict[str, float]:
         """One optimiser step on a mini-batch; returns the loss and the gradient norm.
 
-        The loss is `0.5 * mean (V - target)^2`; with ``value_clip`` the larger of it and the same
-        with V held near the old value (Schulman et al.'s PPO code).
-
         Args:
-            rows: of the mini-batch, with value targets and old values.
+            rows: of the mini-batch, with value targets.
         """
         batches = [batch.actions_only() for batch in collated(rows, self.pad_id, self.budget)]
         total = value_count(MiniBatchTotals.count(1, batches), self.level)
         self.adamw.zero_grad(set_to_none=True)
-        sums = torch.zeros(2, dtype=torch.float64, device=self.device)
+        mean = torch.zeros((), dtype=torch.float64, device=self.device)
         for batch in (batch.to(self.device) for batch in batches):
-            loss, squares = value_loss(
-                self._forward(batch), batch, self.level, self.settings.value_clip
-            )
-            (loss / total).backward()
-            sums += torch.stack([loss.detach(), squares])
+            loss = value_loss(self._forward(batch), batch, self.level) / total
+            loss.backward()
+            mean += loss.detach()
         norm = self.guarded_step()
-        loss_mean, error = (sums / total).tolist()
-        return {"value_loss": loss_mean, "value_error": error, "grad_norm_value": norm}
+        return {"value_loss": mean.item(), "grad_norm_value": norm}
 
     def _forward(self, batch: Batch) -> Tensor:
         """[B, T] values before the batch's actions; 0 at tokens without a value."""

@@ -227,14 +227,13 @@ def require_registered(settings: Settings) -> None:
     chosen = advantage_estimator(settings.algorithm.name)
     _registered(WORLD_MODEL_LOSSES, world_model.loss, "world_model.loss")
     _registered(WORLD_MODEL_SELECTIONS, world_model.selection, "world_model.selection")
-    for member in settings.members:
-        if chosen.grouped and member.group_size < 2 and settings.updates > 0:
-            setting = f"env.{member.name}" if settings.mixed else "rollout"
-            raise ValueError(
-                f"{setting}.group_size is {member.group_size}, but {settings.algorithm.name} compares "
-                "the episodes of a group: use 2 or more (the papers: 8), or algorithm.name=ppo."
-            )
-    alone = chosen.needs_critic or any(m.group_size < 2 for m in settings.members)
+    size = settings.rollout.group_size
+    if chosen.grouped and size < 2 and settings.updates > 0:
+        raise ValueError(
+            f"rollout.group_size is {size}, but {settings.algorithm.name} compares the episodes of a group: "
+            "use 2 or more (the papers: 8), or algorithm.name=ppo."
+        )
+    alone = chosen.needs_critic or size < 2
     if settings.algorithm.dynamic_sampling and alone:
         raise ValueError(
             f"algorithm.dynamic_sampling is {settings.algorithm.dynamic_sampling}, but there are no groups "

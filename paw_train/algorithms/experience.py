@@ -169,18 +169,6 @@ class Pool:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class RewardTerms:
-    """How the rewards of one environment count, among several in an update."""
-
-    max_return: float
-    """R_max"""
-    reward_scale: float = 1.0
-    """factor of the rewards that become advantages"""
-    normalize_advantages: bool = False
-    """whether its advantages are divided by their own root mean square"""
-
-
 @dataclass(slots=True)
 class Signals:
     """Results of forward passes over the pool, each only if the settings ask for it."""
@@ -201,8 +189,8 @@ class Prepared:
     """The rows that an update learns from, and what each of its N transitions is worth."""
 
     rows: list[TokenRow]
-    """with ``advantage`` and ``wm_weight``, and with a critic ``value_target`` and ``old_value``; truncated,
-    or with later observations"""
+    """with ``advantage`` and ``wm_weight``, and with a critic ``value_target``; truncated, or with
+    later observations"""
     metrics: dict[str, float]
     advantages: Tensor
     """[N], or [A] by action token"""
@@ -249,7 +237,7 @@ def prepare(
     algorithm: AlgorithmSettings,
     objective: ObjectiveSettings,
     world_model: WorldModelSettings,
-    max_return: float | Mapping[str, RewardTerms],
+    max_return: float | Mapping[str, float],
     signals: Signals | None = None,
     ask: Sequence[int] = (),
 ) -> Prepared:
@@ -260,7 +248,7 @@ def prepare(
         algorithm: how rewards become advantages.
         objective: settings of the loss.
         world_model: settings of the world-model term.
-        max_return: R_max; or, of several environments, the terms of each by its name
+        max_return: R_max; or, of several environments, that of each by its name
             (``Trajectory.environment``).
         signals: what the settings need of forward passes: see ``Signals``.
         ask: ids between an observation and the next response, for world-model horizons above 1.
@@ -270,26 +258,24 @@ def prepare(
     """
     signals = signals or Signals()
     estimator = advantage_estimator(algorithm.name)
-    terms = _terms(pool, max_return)
-    view = _view(pool, algorithm, estimator, signals, _penalties(objective, signals), terms)
+    view = _view(pool, algorithm, estimator, signals, _penalties(objective, signals))
     advantages, targets = estimator(view)
     # the transition that each advantage belongs to
     owner = torch.arange(len(pool.rewards))
     by_token = estimator.needs_critic and algorithm.level == "token"
     if by_token:
         owner = pool.turn
-    advantages = _normalized(advantages, owner, pool, terms)
     advantages = advantages * _scale(pool, algorithm.weighting)[owner]
     entropy = _action_entropy(pool, world_model, signals)
     groups = _wm_groups(pool, estimator)
-    plan, metrics = _plan(pool, world_model, terms, entropy, groups)
-    if isinstance(terms, list):
+    plan, metrics = _plan(pool, world_model, max_return, entropy, groups)
+    if isinstance(max_return, Mapping):
         metrics |= _by_environment(pool, plan, entropy, groups)
     if estimator.grouped:
         metrics["penalty_share"] = _penalty_share(pool, advantages)
     rows = _with_advantages(pool, advantages if by_token else advantages[pool.turn])
     if targets is not None:
-        rows = _with_values(rows, pool, targets, _needed(signals.values, "values"))
+        rows = _with_targets(rows, pool, targets)
     rows = _with_weights(rows, pool, plan, world_model, ask)
     rows = [trimmed(row, objective.log_observations) for row in rows]
     return Prepared(rows, metrics, advantages.float(), plan, entropy, groups[pool.episode])
@@ -308,16 +294,14 @@ def _with_advantages(pool: Pool, advantages: Tensor) -> list[TokenRow]:
     return rows
 
 
-def _with_values(
-    rows: Sequence[TokenRow], pool: Pool, targets: Tensor, values: Tensor
-) -> list[TokenRow]:
-    """Rows with a critic's targets [D] and its values [A] before the update."""
+def _with_targets(rows: Sequence[TokenRow], pool: Pool, targets: Tensor) -> list[TokenRow]:
+    """Rows with a critic's targets: of each action token, or of each transition at its first."""
     at_tokens = targets
-    if len(targets) < len(values):  # by turn: before the first token of each action
-        at_tokens = torch.zeros(len(values), dtype=targets.dtype)
+    if len(targets) < len(pool.turn):
+        at_tokens = torch.zeros(len(pool.turn), dtype=targets.dtype)
         at_tokens[_first_tokens(pool)] = targets
-    columns = zip(rows, pool.by_row(at_tokens), pool.by_row(values), strict=True)
-    return [replace(row, value_target=target, old_value=old) for row, target, old in columns]
+    columns = zip(rows, pool.by_row(at_tokens), strict=True)
+    return [replace(row, value_target=target) for row, target in columns]
 
 
 def _with_weights(
@@ -404,60 +388,21 @@ def _penalties(objective: ObjectiveSettings, signals: Signals) -> Tensor | None:
     return objective.kl_coef * _needed(signals.kl, "kl").double()
 
 
-def _terms(pool: Pool, max_return: float | Mapping[str, RewardTerms]) -> float | list[RewardTerms]:
-    """[E] the terms of each episode's environment, or the one R_max."""
-    if not isinstance(max_return, Mapping):
-        return max_return
-    return [max_return[e.environment] for e in pool.episodes]
-
-
-def _scaled(pool: Pool, rewards: Tensor, terms: float | list[RewardTerms]) -> Tensor:
-    """[N] rewards at the scales of their environments."""
-    return rewards * _scales(pool, terms)[pool.episode]
-
-
-def _scales(pool: Pool, terms: float | list[RewardTerms]) -> Tensor:
-    """[E] the factor of each episode's rewards."""
-    if not isinstance(terms, list):
-        return torch.ones(len(pool.episodes), dtype=torch.float64)
-    return torch.tensor([t.reward_scale for t in terms], dtype=torch.float64)
-
-
-def _normalized(
-    advantages: Tensor, owner: Tensor, pool: Pool, terms: float | list[RewardTerms]
-) -> Tensor:
-    """Advantages at the same root mean square in each environment that asks for it."""
-    if not isinstance(terms, list) or not any(t.normalize_advantages for t in terms):
-        return advantages
-    scaled = advantages.clone()
-    wanted = {
-        e.environment for e, t in zip(pool.episodes, terms, strict=True) if t.normalize_advantages
-    }
-    for name in wanted:
-        own = torch.tensor([e.environment == name for e in pool.episodes])[pool.episode[owner]]
-        size = advantages[own].square().mean().sqrt()
-        if size > 0:
-            scaled[own] = advantages[own] / size
-    return scaled
-
-
 def _view(
     pool: Pool,
     algorithm: AlgorithmSettings,
     estimator: AdvantageEstimator,
     signals: Signals,
     penalties: Tensor | None,
-    terms: float | list[RewardTerms],
 ) -> UpdateView:
     """The update as the estimator reads it."""
-    scaled = _scaled(pool, pool.rewards, terms)
-    rewards = scaled
+    rewards = pool.rewards
     if penalties is not None:
-        rewards = scaled.index_add(0, pool.turn, -penalties)
+        rewards = rewards.index_add(0, pool.turn, -penalties)
     critic = None
     if estimator.needs_critic:
         values = _needed(signals.values, "values").double()
-        earned = rewards if algorithm.level == "turn" else scaled
+        earned = rewards if algorithm.level == "turn" else pool.rewards
         critic = _critic_view(pool, values, algorithm.level, earned, penalties)
     return UpdateView(
         rewards,
@@ -469,8 +414,8 @@ def _view(
         lambda: pool.anchors,
         critic,
         pool.previous if estimator.branches else None,
-        _scaled(pool, pool.penalties, terms) if algorithm.penalty == "step" else None,
-        _task_deviation(pool) * _scales(pool, terms) if algorithm.normalize == "batch" else None,
+        pool.penalties if algorithm.penalty == "step" else None,
+        _task_deviation(pool) if algorithm.normalize == "batch" else None,
     )
 
 
@@ -547,7 +492,7 @@ def _wm_groups(pool: Pool, estimator: AdvantageEstimator) -> Tensor:
 def _plan(
     pool: Pool,
     world_model: WorldModelSettings,
-    terms: float | list[RewardTerms],
+    max_return: float | Mapping[str, float],
     entropy: Tensor,
     group: Tensor,
 ) -> tuple[WorldModelPlan, dict[str, float]]:
@@ -557,7 +502,7 @@ def _plan(
         entropy,
         group[pool.episode],
         _mean_returns(pool, group),
-        _max_returns(terms, group),
+        _max_returns(pool, max_return, group),
         keys,
         pool.observation_lengths,
         pool.malformed,
@@ -585,12 +530,15 @@ def _by_environment(
     return found
 
 
-def _max_returns(terms: float | list[RewardTerms], group: Tensor) -> float | Tensor:
+def _max_returns(
+    pool: Pool, max_return: float | Mapping[str, float], group: Tensor
+) -> float | Tensor:
     """R_max: one number, or [G] that of each group's environment."""
-    if not isinstance(terms, list):
-        return terms
+    if not isinstance(max_return, Mapping):
+        return max_return
     limits = torch.zeros(int(group.max()) + 1, dtype=torch.float64)
-    limits[group] = torch.tensor([t.max_return for t in terms], dtype=torch.float64)
+    own = [max_return[e.environment] for e in pool.episodes]
+    limits[group] = torch.tensor(own, dtype=torch.float64)
     return limits
 
 

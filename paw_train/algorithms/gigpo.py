@@ -221,11 +221,10 @@ def _gigpo(update: UpdateView) -> Tensor:
         update.group[update.episode],
         update.anchors,
         update.gamma,
-        settings.omega,
-        update.by_group,
-        settings.similarity,
-        settings.statistics,
-        settings.autojunk,
-        update.penalties,
+        normalize=update.by_group,
+        similarity=settings.similarity,
+        statistics=settings.statistics,
+        autojunk=True,  # difflib's default, and so the authors' code
+        penalties=update.penalties,
     )
     return update.scaled(found)

@@ -35,5 +35,4 @@ def reinforce_pp(
 @ADVANTAGES.register("reinforce_pp")
 @estimator(step_penalties=True)
 def _reinforce_pp(update: UpdateView) -> Tensor:
-    groups = update.group[update.episode] if update.settings.group_baseline else None
-    return reinforce_pp(update.scores, groups, update.weights)
+    return reinforce_pp(update.scores, update.group[update.episode], update.weights)

@@ -245,15 +245,14 @@ def _roots(tree: Tree) -> tuple[list[int], list[int]]:
 @ADVANTAGES.register("branch_grpo")
 @estimator(grouped=True, branches=True)
 def _branch_grpo(update: UpdateView) -> Tensor:
-    settings, groups = update.settings, update.group[update.episode]
+    groups = update.group[update.episode]
     assert update.previous is not None  # branches
     found = branch_grpo(
         update.rewards,
         update.previous,
         groups,
         update.episode,
-        settings.omega,
-        update.by_group,
+        normalize=update.by_group,
     )
     return update.scaled(found)
 

@@ -61,13 +61,13 @@ class Updater:
             self.parameters,
             optimizer.lr,
             optimizer.matrix_lr,
-            betas=optimizer.betas,
+            betas=(0.9, 0.999),
             weight_decay=optimizer.weight_decay,
             fused=True,  # one pass over the weights, where the stock loop makes about ten
         )
         self.peaks = [o.param_groups[0]["lr"] for o in self.optimizers]
         self.guarded_step = GuardedStep(
-            self.weights, self.optimizers, optimizer.max_grad_norm, optimizer.max_skipped, rate
+            self.weights, self.optimizers, optimizer.max_grad_norm, rate
         )
 
     def step(self, rows: Sequence[TokenRow], update: int, seed: int) -> dict[str, float]:
@@ -91,9 +91,7 @@ class Updater:
             if self.critic is not None:
                 metrics |= self.critic.step(part)
                 self.critic.adamw.zero_grad(set_to_none=True)  # memory that the policy needs next
-            if self.critic is None or update >= self.critic.settings.warmup_updates:
-                metrics |= self._minibatch(part, count)
-            collected.append(metrics)
+            collected.append(metrics | self._minibatch(part, count))
         return {**averaged(collected), "lr": self.settings.lr * share}
 
     @property
@@ -253,7 +251,7 @@ def schedule_share(settings: OptimizerSettings, update: int, updates: int) -> fl
         return (update + 1) / s.warmup_updates
     done = (update - s.warmup_updates) / max(1, updates - s.warmup_updates)
     fall = {"constant": 0.0, "linear": done, "cosine": (1 - math.cos(math.pi * done)) / 2}
-    return 1 - (1 - s.final_lr) * fall[s.schedule]
+    return 1 - fall[s.schedule]
 
 
 def update_seed(*numbers: int) -> int:

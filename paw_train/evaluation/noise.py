@@ -13,6 +13,7 @@ import torch
 from paw_gym.internals.files import write_json
 from paw_gym.transition import Episode, read_jsonl
 from paw_train.evaluation import agent_env_maker
+from paw_train.evaluation.recorded import recorded_settings
 from paw_train.losses.noise_gradients import CharSpan, gradient_shares, labeller_for, noisy_tokens
 from paw_train.policies.checkpoints import find_checkpoint
 from paw_train.policies.local.policy import LocalPolicy
@@ -21,7 +22,6 @@ from paw_train.rollouts.rows import recorded_row
 from paw_train.rollouts.scoring import row_logprobs
 from paw_train.rollouts.tokens import OBSERVATION, TokenRow
 from paw_train.settings import overridden
-from paw_train.settings.recorded import recorded_settings
 from paw_train.settings.run import read_recorded
 
 FILE = "noise_gradient.json"

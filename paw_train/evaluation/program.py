@@ -23,6 +23,7 @@ from paw_train.environments import (
 from paw_train.evaluation.comparison import as_rich, load_result
 from paw_train.evaluation.fingerprint import model_hash
 from paw_train.evaluation.panels import PanelSpec, panel_spec, titled_panel
+from paw_train.evaluation.recorded import recorded_settings
 from paw_train.evaluation.result_folder import LOG, clear, evaluate_to_folder, finished_result
 from paw_train.evaluation.runner import (
     UNKNOWN_CONTEXT,
@@ -39,7 +40,6 @@ from paw_train.rollouts.policy import Policy
 from paw_train.settings import Say, Settings, apply_override, overridden
 from paw_train.settings.env import entry_name
 from paw_train.settings.recipes import choose_environment
-from paw_train.settings.recorded import recorded_settings
 from paw_train.settings.run import read_recorded
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ _OF_THE_RUN = ("env", "evaluation", "rollout", "model.dtype")
 _OF_ALL_AGENTS = ("action_format", "system")
 """settings ``agent.KEY`` that are not the agent's own"""
 _DECIDING = {
-    "endpoint": ("api", "tokenizer", "send_seed", "send_stop", "tool_choice", "extra"),
-    "vllm": ("dtype", "max_model_len", "seed", "extra"),
+    "endpoint": ("api", "tokenizer", "send_stop", "extra"),
+    "vllm": ("extra",),
 }
 """settings of a model's source that decide its answers"""
 
@@ -458,7 +458,7 @@ def _costs(
     found: dict[str, Any] = {"cost": None}
     if price is not None and result["tokens"] is not None:
         tokens = result["tokens"]
-        found["cost"] = price(tokens["prompt"], tokens["completion"], tokens["cached"])
+        found["cost"] = price(tokens["prompt"], tokens["completion"])
     describe = getattr(policy, "describe", None)
     if describe is not None:
         found["endpoint"] = {**source, **describe()}

@@ -21,10 +21,10 @@ from paw_train.environments import agent_env_maker
 from paw_train.evaluation.comparison import load_result
 from paw_train.evaluation.fingerprint import environment_record, is_deterministic
 from paw_train.evaluation.panels import Panel, fixed_panel, panel_spec, titled_panel
+from paw_train.evaluation.recorded import located, recorded_env
 from paw_train.evaluation.runner import environment_seeds
 from paw_train.evaluation.summary import UNPLAYED, summarise
 from paw_train.settings import EnvSettings
-from paw_train.settings.recorded import located, recorded_env
 
 LARGEST_RESULT, LARGEST_EPISODE = 64 << 20, 32 << 20
 """bytes of ``result.json``, and of a line of ``episodes.jsonl``"""

@@ -15,7 +15,7 @@ LOG = "unfinished.jsonl"
 """episodes of an evaluation that is not complete yet"""
 _NAMED = 4
 """differences that a refusal names"""
-_WITHOUT_EFFECT = tuple(f"rollout.{name}" for name in ("groups", "group_size", "prefill_tokens"))
+_WITHOUT_EFFECT = tuple(f"rollout.{name}" for name in ("groups", "group_size"))
 
 
 class EpisodeLog:

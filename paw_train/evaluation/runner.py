@@ -260,7 +260,7 @@ def evaluation_key(plan: Plan, prepared: Prepared, model: str, weights: str | No
     parts = asdict(plan) | {"env": plan.env.model_dump(), "rollout": plan.rollout.model_dump()}
     for name in ("seeds", "batch"):
         parts.pop(name)
-    for name in ("groups", "group_size", "prefill_tokens"):
+    for name in ("groups", "group_size"):
         parts["rollout"].pop(name)
     parts |= {"prompts": prepared.prompt_hash, "model": model, "weights": weights}
     text = json.dumps([parts, __version__], sort_keys=True, default=str)
@@ -420,7 +420,7 @@ class StandIn:
         self.share = share
         self.tokens = 1
 
-    def session(self, sampling: Sampling, growing: bool, prefill_tokens: int = 0) -> StandIn:
+    def session(self, sampling: Sampling, growing: bool) -> StandIn:
         session = StandIn(self.share)
         session.tokens = max(1, round(self.share * sampling.max_tokens))
         return session

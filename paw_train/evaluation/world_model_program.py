@@ -30,7 +30,7 @@ from paw_train.evaluation.world_model import make_embedder
 from paw_train.policies.factory import source_of
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.settings import EnvSettings
-from paw_train.settings.recorded import recorded_id
+from paw_train.settings.env import recorded_id
 from paw_train.settings.run import read_recorded
 
 SOURCES = ("expert", "random", "policy")

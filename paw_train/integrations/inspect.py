@@ -80,7 +80,7 @@ class InspectPolicy:
     def __init__(self, sampling: Sampling | None = None) -> None:
         self.sampling = sampling or Sampling()
 
-    def session(self, sampling: Sampling, growing: bool, prefill_tokens: int = 0) -> InspectPolicy:
+    def session(self, sampling: Sampling, growing: bool) -> InspectPolicy:
         return InspectPolicy(sampling)
 
     def respond(self, requests: Sequence[Request]) -> list[Response]:

@@ -35,8 +35,6 @@ class Batch:
     """[B, T] ids with another transition's observations"""
     value_target: Tensor | None = None
     """[B, T] what a critic is to predict before an action token"""
-    old_value: Tensor | None = None
-    """[B, T] what it predicted before the update"""
     ref_logprob: Tensor | None = None
     """[B, T] log-probabilities of actions under the reference policy"""
 

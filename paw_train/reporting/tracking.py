@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import json
 import math
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -33,8 +34,6 @@ class TrackedRun:
 
     folder: Path
     """of the run"""
-    project: str
-    """under which the tracker groups runs (``tracking_project``)"""
     name: str
     settings: Mapping[str, Any]
     """of the run, JSON values"""
@@ -107,7 +106,7 @@ class WeightsAndBiases:
 
         self.id = run.id or uuid4().hex[:12]
         self._run = wandb.init(
-            project=run.project,
+            project=os.environ.get("WANDB_PROJECT", "paw-gym"),
             name=run.name,
             id=self.id,
             resume="allow",
@@ -166,12 +165,11 @@ class Tracking:
         folder: Path,
         name: str,
         trackers: Sequence[str],
-        project: str,
         settings: Mapping[str, Any],
     ) -> None:
         self.folder = folder
         self._name, self._names = name, list(trackers)
-        self._project, self._settings = project, settings
+        self._settings = settings
         self._open: dict[str, Tracker] = {}
         self._state: dict[str, dict[str, Any]] = {}
         self._finished = False
@@ -192,9 +190,7 @@ class Tracking:
         self._state = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         for name in self._names:
             known = self._state.get(name, {"id": None, "last": 0})
-            run = TrackedRun(
-                self.folder, self._project, self._name, self._settings, known["id"], known["last"]
-            )
+            run = TrackedRun(self.folder, self._name, self._settings, known["id"], known["last"])
             self._open[name] = TRACKERS[name](run)
             self._state[name] = {**known, "id": self._open[name].id}
             write_json(path, self._state)

@@ -1,26 +1,23 @@
 """Branching rollouts: episodes, then further episodes from chosen states of theirs.
 
-A rollout runs in levels. Level 0 runs the episodes of each group, as ``rollout`` does. Each further
-level chooses states of the episodes of the level before (``branch_points``), goes back to exactly
-these states, and samples continuations from there. The result is a tree for each group: its root is the
-task's initial state, and every episode is a path from there to a leaf.
+First the episodes of each group run, as in ``rollout``. Then states of them are chosen (``branch_points``),
+the environment goes back to exactly these, and continuations are sampled from there. The result is a tree for
+each group: its root is the task's initial state, and every episode is a path from there to a leaf.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from paw_gym.pool import EnvPool, Slot, Snapshot
-from paw_train.rollouts.branch_points import Path, branch_points
 from paw_train.rollouts.policy import Policy, require_trainable
 from paw_train.rollouts.rollout import (
     EpisodeRunner,
     Progress,
     Trajectory,
     require_whole_distribution,
-    sampled_tokens,
     sampling_seed,
 )
 from paw_train.rollouts.tokens import ACTION
@@ -62,123 +59,51 @@ def branching_rollout(
     require_trainable(policy)
     require_whole_distribution(settings)
     runner = EpisodeRunner(policy, pool, settings, sampling_seed(generator))
-    run = _BranchingRun(runner)
     pool.reset(task_ids)
-    run.level(progress)
-    for _ in range(settings.branching.depth if settings.branching.branches > 1 else 0):
-        if not run.branch():
-            break
-        run.level(progress)
+    wanted = settings.branching
+    if wanted.branches == 1:
+        runner.run(progress)
+        return runner.finished()
+    states: dict[int, list[Snapshot]] = {}
+
+    def keep(slot: Slot) -> None:
+        states.setdefault(slot.index, []).append(pool.snapshot(slot))
+
+    runner.run(progress, keep)
+    for number, step in _points(runner):
+        runner.fork(states[number][step], wanted.branches - 1)
+    runner.run(progress)
     return runner.finished()
 
 
-@dataclass(frozen=True, slots=True)
-class _Point:
-    """A state to go back to."""
-
-    rank: int
-    """0: the best of its episode"""
-    episode: int
-    """number of the trajectory"""
-    step: int
-    """own step of the episode, before whose response it is"""
-    cost: int
-    """tokens that the episode sampled from there on"""
+def _points(runner: EpisodeRunner) -> list[tuple[int, int]]:
+    """(trajectory, step) of the states to go back to: the best of each episode, the next best, ..."""
+    points = []
+    for number, trajectory in enumerate(runner.trajectories):
+        if trajectory.episode.error is None and trajectory.own:
+            best = branch_points(_logprobs(runner, trajectory), runner.settings.branching.points)
+            points += [(rank, number, step) for rank, step in enumerate(best)]
+    return [(number, step) for _, number, step in sorted(points)]
 
 
-@dataclass(slots=True)
-class _BranchingRun:
-    """The levels of one branching rollout."""
+def branch_points(logprobs: Sequence[Sequence[float]], points: int) -> list[int]:
+    """The steps with the highest action entropy, at most so many, best first; of equal ones the earlier.
 
-    runner: EpisodeRunner
-    snapshots: dict[int, list[Snapshot]] = field(default_factory=dict)
-    """by trajectory of the newest level, one for each of its own steps"""
-    first: int = 0
-    """the first trajectory of the newest level"""
-
-    def level(self, progress: Progress | None) -> None:
-        """Runs the active episodes, and keeps the states that the next level may go back to."""
-        wanted = self.runner.settings.branching.branches > 1
-        self.runner.run(progress, self._keep if wanted else None)
-
-    def _keep(self, slot: Slot) -> None:
-        states = self.snapshots.setdefault(slot.index, [])
-        states.append(self.runner.pool.snapshot(slot))
-
-    def branch(self) -> bool:
-        """Starts the branches of the next level; False where nothing branches."""
-        runner, settings = self.runner, self.runner.settings.branching
-        points = affordable(self._points(), settings.branches - 1, self._tokens_left())
-        states, self.snapshots = self.snapshots, {}
-        self.first = len(runner.trajectories)
-        for point in points:
-            runner.fork(states[point.episode][point.step], settings.branches - 1)
-        return bool(points)
-
-    def _points(self) -> list[_Point]:
-        """The states of the newest level that are to branch, the best of each episode first."""
-        runner, settings = self.runner, self.runner.settings.branching
-        paths = {i: self._path(i) for i in self._complete()}
-        points = []
-        for number, path in paths.items():
-            if number < self.first:
-                continue
-            group = [other for other in paths.values() if other.group == path.group]
-            chosen = branch_points(path, group, settings.criterion, settings.points, runner.seed)
-            lengths = [len(logprobs) for logprobs in path.logprobs]
-            points += [
-                _Point(rank, number, step, sum(lengths[step:])) for rank, step in enumerate(chosen)
-            ]
-        return sorted(points, key=lambda point: (point.rank, point.episode))
-
-    def _complete(self) -> list[int]:
-        """The trajectories that did not fail."""
-        trajectories = self.runner.trajectories
-        return [i for i, t in enumerate(trajectories) if t.episode.error is None and t.own]
-
-    def _path(self, number: int) -> Path:
-        assert self.runner.recorder is not None  # require_trainable
-        trajectory = self.runner.trajectories[number]
-        episode = trajectory.episode
-        rows = self.runner.recorder.rows[episode.episode_id]
-        sampled = {
-            turn: [row.logprob[place] for place in places]
-            for row in rows
-            for turn, places in row.places(ACTION).items()
-        }
-        met = [t.observation for t in episode.transitions]
-        return Path(
-            episode.episode_id,
-            episode.group,
-            [sampled.get(turn, []) for turn in range(len(trajectory.own))],
-            observations=met[episode.shared_steps :],
-            shared=met[: episode.shared_steps],
-            total_reward=episode.total_reward,
-        )
-
-    def _tokens_left(self) -> int | None:
-        """Of the update's budget of sampled tokens; ``None``: there is none."""
-        budget = self.runner.settings.branching.max_tokens
-        if budget is None:
-            return None
-        return budget - sampled_tokens(self.runner.finished())
-
-
-def affordable(points: Sequence[_Point], times: int, tokens: int | None) -> list[_Point]:
-    """The points whose branches fit into what is left of a budget, in order.
-
-    A branch is taken to be as long as the continuation that its parent sampled.
+    The entropy is PaW's estimate from the sampled tokens (Eq. 3), the mean of `-p log p`.
 
     Args:
-        points: in order of preference.
-        times: branches of each.
-        tokens: what is left; ``None``: no limit.
+        logprobs: [T] of each response's tokens, in nats.
+        points: most steps to take.
     """
-    if tokens is None:
-        return list(points)
-    taken = []
-    for point in points:
-        if point.cost * times <= tokens:
-            tokens -= point.cost * times
-            taken.append(point)
-    return taken
+    scores = [sum(-math.exp(p) * p for p in ps) / max(1, len(ps)) for ps in logprobs]
+    return sorted(range(len(scores)), key=lambda step: (-scores[step], step))[:points]
+
+
+def _logprobs(runner: EpisodeRunner, trajectory: Trajectory) -> list[list[float]]:
+    assert runner.recorder is not None  # require_trainable
+    sampled = {
+        turn: [row.logprob[place] for place in places]
+        for row in runner.recorder.rows[trajectory.episode.episode_id]
+        for turn, places in row.places(ACTION).items()
+    }
+    return [sampled.get(turn, []) for turn in range(len(trajectory.own))]

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from paw_train.settings.rollout import PREFILL_TOKENS, Sampling
+from paw_train.settings.rollout import Sampling
 
 if TYPE_CHECKING:
     from paw_train.rollouts.chat import ChatFormat
@@ -113,9 +113,7 @@ class Policy(Protocol):
         """True if responses come with the ids and log-probabilities that training needs."""
         ...
 
-    def session(
-        self, sampling: Sampling, growing: bool, prefill_tokens: int = PREFILL_TOKENS
-    ) -> Session:
+    def session(self, sampling: Sampling, growing: bool) -> Session:
         """Opens a session.
 
         Args:
@@ -123,8 +121,6 @@ class Policy(Protocol):
             growing: the contexts of an episode continue its last context and response (conversation
                 mode), so that work on them is kept. One that goes back is answered all the same, from where
                 it parts from the last.
-            prefill_tokens: most context tokens computed at once, where this policy decides that:
-                memory, not results.
         """
         ...
 
@@ -165,7 +161,7 @@ class ScoringSession(Protocol):
 class ScoringPolicy(Policy, Protocol):
     """A policy that can score responses that it did not write."""
 
-    def scoring(self, growing: bool, prefill_tokens: int = PREFILL_TOKENS) -> ScoringSession:
+    def scoring(self, growing: bool) -> ScoringSession:
         """Opens a session; the arguments are those of ``session``.
 
         Raises:

@@ -155,7 +155,7 @@ class EpisodeRunner:
         first = self.pool.env_of(self.pool.active[0])
         sampling = self.settings.sampling(first.template.closing_tags)
         growing = first.mode == "conversation"
-        return self.policy.session(sampling, growing, self.settings.prefill_tokens)
+        return self.policy.session(sampling, growing)
 
     def _turn(self, session: Session) -> None:
         """One response for each active episode, and what the environments answer."""
@@ -195,11 +195,10 @@ def sampling_seed(generator: torch.Generator | int) -> int:
 
 def require_whole_distribution(settings: RolloutSettings) -> None:
     """Raises ``ValueError`` for sampling that training cannot account for."""
-    if settings.sampling(()).truncated and not settings.allow_truncated_sampling:
+    if settings.sampling(()).truncated:
         raise ValueError(
-            f"rollout.top_p={settings.top_p}, top_k={settings.top_k}, min_p={settings.min_p}: training "
-            "needs samples of the policy's whole distribution, or its importance ratios are wrong. "
-            "Leave them at 1, 0 and 0, or set rollout.allow_truncated_sampling=true."
+            f"rollout.top_p={settings.top_p}, top_k={settings.top_k}: training needs samples of the policy's "
+            "whole distribution, or its importance ratios are wrong. Leave them at 1 and 0."
         )
 
 

@@ -67,7 +67,7 @@ def collate(rows: Sequence[TokenRow], pad_id: int) -> Batch:
         raise ValueError("the first token of a row has a role, but nothing predicts it.")
     part = (torch.arange(len(rows))[:, None] * (turn.max() + 2) + turn + 1) * 3 + role
     _, where, counts = part.unique(return_inverse=True, return_counts=True)
-    worth = ("value_target", "old_value", "ref_logprob")
+    worth = ("value_target", "ref_logprob")
     return Batch(
         padded("ids", pad_id, np.int64),  # type: ignore[arg-type]
         (torch.arange(shape[1]) < lengths[:, None]).long(),

@@ -19,7 +19,7 @@ from paw_gym.wrappers import AgentInterface, make_agent_env
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.roles import role_masks, token_roles
 from paw_train.rollouts.rows import recorded_row
-from paw_train.settings.recorded import recorded_id
+from paw_train.settings.env import recorded_id
 
 
 def write_tokens(

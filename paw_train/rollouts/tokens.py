@@ -48,8 +48,6 @@ class TokenRow:
     """``ids`` with another transition's observation (``world_model.placebo``)"""
     value_target: list[float] | None = None
     """what a critic is to predict before an action token"""
-    old_value: list[float] | None = None
-    """what it predicted before the update"""
     ref_logprob: list[float] | None = None
     """of each action token under the reference policy, in nats"""
     prompt_tokens_cut: int = 0

@@ -37,6 +37,5 @@ from paw_train.settings.run import (
     EvalSettings,
     RecordSettings,
     Settings,
-    with_defaults,
 )
 from paw_train.settings.world_model import WorldModelLearningSettings, WorldModelSettings

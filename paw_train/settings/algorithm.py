@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
-
-from pydantic import Field, model_validator
+from typing import Literal
 
 from paw_train.settings.base import (
     AboveZero,
@@ -23,13 +21,7 @@ class CriticSettings(Group):
     """PPO's value function: a copy of the policy's decoder at the start of RL, with a scalar head."""
 
     lr: AtLeastZero = 1e-5
-    """learning rate of the critic's AdamW"""
-    max_grad_norm: AboveZero = 1.0
-    """maximum gradient norm of the critic; larger gradients are scaled down to it"""
-    value_clip: AboveZero | None = None
-    """largest change of a value since the rollout, beyond which its loss is clipped; null: no clipping"""
-    warmup_updates: Count = 0
-    """number of initial updates in which only the critic learns"""
+    """learning rate of the critic's AdamW; its gradients are clipped as the policy's are"""
 
 
 class AlgorithmSettings(Group):
@@ -48,14 +40,10 @@ class AlgorithmSettings(Group):
     weighting: Literal["token", "episode"] = "token"
     """``token``: every action token of an update has the same weight, so long episodes weigh more;
     ``episode``: every episode has the same weight, as 1/|o_i| in GRPO's own objective (Shao et al. 2024)"""
-    omega: AtLeastZero = 1.0
-    """``gigpo``: weight of the step advantage; ``branch_grpo``: weight of the advantage among branches"""
     similarity: PositiveShare | None = None
-    """``gigpo``: smallest difflib ratio at which two states count as the same anchor; null: they must be
-    equal (0.9 is published for search pages)"""
-    autojunk: bool = False
-    """``gigpo`` with a ``similarity``: whether to use difflib's heuristic that ignores frequent characters of
-    long texts, which GiGPO's published code leaves on"""
+    """``gigpo``: smallest difflib ratio at which two states count as the same anchor (0.9 is published
+    for search pages; as in the published code, difflib ignores frequent characters of long texts); null: they
+    must be equal"""
     statistics: Literal["episode", "step"] = "episode"
     """``grpo``, ``gigpo``, ``reinforce_pp``: whether mean and standard deviation are over episodes
     (``episode``), or over steps (``step``), where an episode counts once for each of its steps (GiGPO's
@@ -70,16 +58,11 @@ class AlgorithmSettings(Group):
     """``ppo``: trace decay of GAE"""
     level: Literal["turn", "token"] = "turn"
     """``ppo``: whether values and advantages are computed per ``turn``, or per ``token`` of the responses"""
-    group_baseline: bool = True
-    """``reinforce_pp``: whether the group's mean is subtracted first; false is the variant without groups"""
     dynamic_sampling: Count = 0
     """maximum number of extra rollouts in an update, to replace groups whose returns are all equal (DAPO);
     0: none. Needs groups of two or more episodes"""
     critic: CriticSettings = CriticSettings()
     """settings of the critic, for ``ppo`` only"""
-
-
-Aggregation = Literal["token-mean", "sequence-mean", "fixed-length"]
 
 
 class ObjectiveSettings(Group):
@@ -101,23 +84,9 @@ class ObjectiveSettings(Group):
     token's own reward, before advantages are computed (PPO's form in RLHF)"""
     entropy_coef: AtLeastZero = 0.0
     """weight of the entropy bonus, over the whole vocabulary at each action token; 0: not computed"""
-    aggregation: Aggregation = "token-mean"
-    """how per-token losses are averaged: `token-mean`, over all action tokens of the mini-batch;
-    `sequence-mean`, over each response first, then over responses; `fixed-length`, their sum divided by
-    B * fixed_length (Dr.GRPO: no length normalization)"""
-    fixed_length: Positive | None = None
-    """number of tokens for `aggregation=fixed-length`: usually the maximum response length"""
     log_observations: bool = False
     """whether the NLL of observations without supervision is logged as well (without PaW: of all
     observations); their tokens are then part of the forward pass"""
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.aggregation == "fixed-length" and not (self.fixed_length or 0) > 0:
-            raise ValueError(
-                "`aggregation=fixed-length` needs `fixed_length`, a number of tokens above 0."
-            )
-        return self
 
 
 class OptimizerSettings(Group):
@@ -129,16 +98,11 @@ class OptimizerSettings(Group):
     """peak learning rate of Muon (weight matrices of the blocks), for models trained from scratch; null:
     AdamW for these too"""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """learning rate schedule by update: ``constant``, ``linear`` (to ``final_lr``) or ``cosine`` (to
-    ``final_lr``)"""
-    final_lr: AtLeastZero = 0.0
-    """learning rate after the last update, as a share of ``lr``"""
+    """learning rate schedule by update: ``constant``, or to 0 by ``linear`` or ``cosine``"""
     warmup_updates: Count = 0
     """number of updates over which the learning rate rises"""
     weight_decay: AtLeastZero = 0.0
     """weight decay of AdamW"""
-    betas: Annotated[tuple[ShareBelowOne, ShareBelowOne], Field(strict=False)] = (0.9, 0.999)
-    """betas of AdamW"""
     max_grad_norm: AboveZero = 1.0
     """maximum gradient norm; larger gradients are scaled down to it"""
     minibatches: Positive = 1
@@ -149,8 +113,6 @@ class OptimizerSettings(Group):
     sequences need, all of nearly equal size; null: ``minibatches`` decides"""
     micro_batch_tokens: Positive = 16384
     """padded tokens per forward pass; affects memory, not results"""
-    max_skipped: Count = 3
-    """maximum number of consecutive optimizer steps skipped because the loss or gradient is not finite"""
     measure_gradients: bool = False
     """whether the gradient norms of the policy term and the world-model term are logged separately (a second
     backward pass)"""

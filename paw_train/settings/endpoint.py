@@ -41,39 +41,25 @@ class EndpointSettings(Group):
     retries: Count = 10
     """number of retries of a request after temporary failures (server error, overload, lost connection)"""
     first_wait: AtLeastZero = 0.5
-    """maximum wait before the first retry, in seconds; the maximum doubles with each later retry"""
-    longest_wait: AtLeastZero = 30.0
-    """maximum wait before any retry, in seconds, unless the server asks for more (``Retry-After``); a server
-    that asks for more than 10 minutes ends the command as a budget does"""
+    """maximum wait before the first retry, in seconds; it doubles with each later retry, up to sixty times as
+    much, unless the server asks for more (``Retry-After``); a server that asks for more than 10 minutes ends
+    the command as a budget does"""
     input_price: AtLeastZero | None = None
     """price of a million prompt tokens, in US dollars; null: the cost is not computed"""
-    cached_input_price: AtLeastZero | None = None
-    """price of a million prompt tokens that the server reads from its prefix cache; null: ``input_price``"""
     output_price: AtLeastZero | None = None
     """price of a million response tokens, in US dollars; null: 0 where ``input_price`` is given"""
     budget_cost: AboveZero | None = None
     """maximum cost of one command, in US dollars (needs a price); the same command run again continues,
     and answers from the cache are free. null: no limit"""
-    budget_tokens: Positive | None = None
-    """maximum number of tokens that one command uses, prompts and responses together; null: no limit"""
     budget_requests: Positive | None = None
     """maximum number of requests that one command sends, including retries; null: no limit"""
-    budget_minutes: AboveZero | None = None
-    """minutes after which a command sends no further requests; null: no limit"""
     cache: str | None = "auto"
     """file that stores every answer, so that identical requests are sent only once; ``auto``: in the user's
     cache folder; null: no cache"""
-    send_seed: bool = True
-    """whether each sampled response's seed is sent; some servers refuse the field"""
     send_stop: bool = True
     """whether stop texts are sent; if not, responses continue after the action and are truncated locally"""
-    token_limit_field: str = "max_tokens"
-    """name of the field for the maximum response length; newer OpenAI models require
-    ``max_completion_tokens``, which is tried if a server refuses ``max_tokens``"""
-    tool_choice: Literal["auto", "required"] = "auto"
-    """for ``agent.action_format=tools``: ``auto``, or ``required`` (the model must call a tool)"""
     extra: dict[str, Any] = {}
-    """additional fields of each request's body"""
+    """additional fields of each request's body, such as ``tool_choice: required``"""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -90,15 +76,16 @@ class EndpointSettings(Group):
         return self
 
     @property
+    def longest_wait(self) -> float:
+        """Maximum wait before any retry, in seconds, unless the server asks for more."""
+        return 60 * self.first_wait
+
+    @property
     def priced(self) -> bool:
         """True if costs can be computed."""
         return self.input_price is not None or self.output_price is not None
 
-    def cost(
-        self, prompt_tokens: float, completion_tokens: float, cached_tokens: float = 0
-    ) -> float:
-        """The price of so many tokens; ``cached_tokens`` are among those of prompts."""
-        price = self.input_price or 0.0
-        cached = price if self.cached_input_price is None else self.cached_input_price
-        prompt = (prompt_tokens - cached_tokens) * price + cached_tokens * cached
+    def cost(self, prompt_tokens: float, completion_tokens: float) -> float:
+        """The price of so many tokens."""
+        prompt = prompt_tokens * (self.input_price or 0.0)
         return (prompt + completion_tokens * (self.output_price or 0.0)) / 1e6

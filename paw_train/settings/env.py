@@ -17,8 +17,8 @@ from pydantic import model_validator
 
 from paw_gym.internals.constructors import names_another
 from paw_gym.internals.naming import did_you_mean
-from paw_gym.registration import class_defaults
-from paw_train.settings.base import AboveZero, Count, Group, Number, Positive, Text
+from paw_gym.registration import class_defaults, text_env_ids
+from paw_train.settings.base import AboveZero, Count, Group, Number, Text
 
 _NAMED = re.compile(r"(^|_)(token|secret|password|passwd|api_?key|credentials?)$", re.IGNORECASE)
 _IN_ADDRESS = re.compile(r"://[^/\s@]+:[^/\s@]*@")
@@ -54,6 +54,22 @@ def asked_with(env_id: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     return with_secrets(kwargs) if names_another(env_id, kwargs) else {}
 
 
+def recorded_id(env_id: str, where: str) -> str:
+    """The registered id of the environment that a file names; a module in it is not imported.
+
+    Raises:
+        ValueError: no such environment is registered here; says how to import its module.
+    """
+    module, _, plain = env_id.rpartition(":")
+    if plain not in text_env_ids():
+        raise ValueError(
+            f"{where} is of the environment {env_id!r}, which is not registered here, and no module is "
+            f"imported because a file names it. If it is yours, add --import {module or 'MODULE'} "
+            "(in Python: import it first)."
+        )
+    return plain
+
+
 def _resolved(key: str, value: Any) -> Any:
     if isinstance(value, Mapping):
         return with_secrets(value)
@@ -84,8 +100,6 @@ class EnvSettings(Group):
     """``window``: each prompt is complete in itself; ``conversation``: one growing dialogue per episode"""
     history_length: Count | None = 2
     """number of past (observation, action) pairs in a window-mode prompt; null: all"""
-    require_admissible: bool = False
-    """whether an action that is not listed as admissible is judged invalid before the environment sees it"""
     reward: Literal["agent", "environment"] = "agent"
     """``agent``: the reward that the environment declares for agents, such as 10 on success and 0 otherwise;
     ``environment``: its own, such as WebShop's score in [0, 1], which rewards partial matches"""
@@ -118,15 +132,6 @@ class MixedEnvSettings(EnvSettings):
     weight: AboveZero = 1.0
     """the entry's share of an update's groups and of the warm start's episodes, relative to the other
     entries"""
-    group_size: Positive | None = None
-    """number of episodes for each of the entry's tasks; null: ``rollout.group_size``"""
-    reward_scale: AboveZero = 1.0
-    """factor that multiplies the entry's rewards, including penalties, before they become advantages; the
-    adaptive weight and all metrics use the unscaled rewards. No effect where advantages are divided by a
-    standard deviation"""
-    normalize_advantages: bool = False
-    """whether the entry's advantages in an update are divided by their own root mean square, so that they are
-    as large as those of the other entries that set this"""
     split: Text | None = None
     """split of the entry's evaluation panel, instead of ``evaluation.split``; null: the environment's own
     held-out split"""
@@ -161,10 +166,7 @@ class Member:
     """of its evaluation panel"""
     selection_split: str
     """of its selection panel"""
-    group_size: int
     weight: float = 1.0
-    reward_scale: float = 1.0
-    normalize_advantages: bool = False
 
 
 def entry_name(entry: Mapping[str, Any]) -> str:
@@ -197,7 +199,7 @@ def _place(entry: Any, number: int) -> str:
     return entry_name(entry) if isinstance(entry, Mapping) else str(number)
 
 
-def member_of(entry: MixedEnvSettings, group_size: int) -> Member:
+def member_of(entry: MixedEnvSettings) -> Member:
     """An entry with the values that it leaves to others."""
     selection, held_out = class_defaults(
         entry.id, asked_with(entry.id, entry.kwargs)
@@ -207,10 +209,7 @@ def member_of(entry: MixedEnvSettings, group_size: int) -> Member:
         plain(entry),
         entry.split or held_out,
         entry.selection_split or selection,
-        entry.group_size or group_size,
         entry.weight,
-        entry.reward_scale,
-        entry.normalize_advantages,
     )
 
 
@@ -235,9 +234,7 @@ def choose_entry(data: dict[str, Any], name: str) -> None:
     Its weight, scale and normalization weigh environments against each other, and are left out.
     """
     entry = read_mixture([entry_called(data["env"], name)])[0]
-    member = member_of(entry, 1)
+    member = member_of(entry)
     data["env"] = plain(entry).model_dump()
     evaluation = data.setdefault("evaluation", {})
     evaluation |= {"split": member.split, "selection_split": member.selection_split}
-    if entry.group_size is not None:
-        data.setdefault("rollout", {})["group_size"] = entry.group_size

@@ -14,7 +14,6 @@ from paw_train.settings.base import (
     Group,
     Positive,
     Share,
-    ShareBelowOne,
     Text,
 )
 
@@ -35,8 +34,6 @@ class ScratchModelSettings(Group):
     """number of key-value heads; one keeps the cache small (reading it is the main cost of sampling)"""
     intermediate: Positive = 384
     """width of the feed-forward layers"""
-    max_positions: Positive = 4096
-    """maximum context length, in tokens"""
     rope_theta: AboveZero = 10_000.0
     """base of the rotary embeddings (RoPE); with a larger base, more of each head is left for content and
     less for position"""
@@ -73,11 +70,6 @@ class LoraSettings(Group):
     file names, if that is a name on the hub and not a folder"""
     rank: Count = 0
     """rank of the adapters; 0: no adapters, all weights are trained"""
-    alpha: AboveZero | None = None
-    """scale of the adapters' output, divided by the rank; null: twice the rank"""
-    dropout: ShareBelowOne = 0.0
-    """dropout on the adapters' input, in the warm start only: in RL, the ratio is to the policy that sampled,
-    which has no dropout"""
     targets: Text = "all-linear"
     """layers with adapters: ``all-linear`` (all but ``lm_head``), or names separated by commas:
     ``q_proj,v_proj``"""
@@ -147,8 +139,6 @@ class CloningSettings(Group):
     matrix_lr: AboveZero | None = 0.02
     """peak learning rate of Muon (weight matrices of the blocks), for models trained from scratch; null:
     AdamW for these too, which pretrained models and adapters need"""
-    warmup: Share = 0.05
-    """share of the steps over which the learning rate rises"""
     context_weight: AtLeastZero = 0.3
     """loss weight of the tokens outside the expert's responses, relative to 1 inside them"""
     observation_weight: AtLeastZero | None = None

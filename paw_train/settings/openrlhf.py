@@ -7,14 +7,14 @@ from typing import Annotated, Any, Literal, Self
 from annotated_types import Interval
 from pydantic import model_validator
 
-from paw_train.settings.base import AtLeastOne, Count, Group, Number, Positive
+from paw_train.settings.base import Count, Group, Number, Positive
 
 
 class OpenRLHFSettings(Group):
     """The layout of a run on OpenRLHF (``engine: openrlhf``).
 
-    It does not change what is learned, except for ``old_logprobs``, ``max_staleness`` and
-    ``importance_cap``. Batch sizes, learning rates and losses are the ordinary settings of a run.
+    It does not change what is learned, except for ``old_logprobs`` and ``max_staleness``. Batch
+    sizes, learning rates and losses are the ordinary settings of a run.
     """
 
     nodes: Positive = 1
@@ -31,26 +31,13 @@ class OpenRLHFSettings(Group):
     """number of GPUs over which one vLLM engine is split"""
     gpu_memory: Annotated[Number, Interval(gt=0, lt=1)] = 0.5
     """share of a GPU's memory for vLLM; up to 0.9 where nothing else uses the GPU"""
-    max_resident_episodes: Positive | None = None
-    """maximum number of episodes that one vLLM engine runs at a time; null: no limit"""
     environment_workers: Count = 1
     """number of processes beside each vLLM engine that run the environments, prompts and tokenizers of its
     episodes; 0: threads of the engine's own process run them, where slow environments delay the engine"""
-    enforce_eager: bool = False
-    """whether vLLM runs without CUDA graphs: a faster start, slower generation"""
-    prefix_caching: bool = True
-    """whether vLLM keeps the key-value cache of a dialogue from turn to turn"""
     zero_stage: Literal[2, 3] = 2
     """stage of DeepSpeed's ZeRO: 2 shards optimizer state and gradients over the GPUs, 3 also the weights"""
     adam_offload: bool = False
     """whether the optimizer's state and the float32 master weights are kept in CPU memory"""
-    packing: bool | None = None
-    """whether the sequences of a micro-batch are packed into one row without padding, which needs flash-attn;
-    null: if ``model.attention`` is flash attention, which is the default on a cluster"""
-    liger: bool = False
-    """whether the model uses Liger kernels"""
-    sync_backend: Literal["nccl", "gloo"] = "nccl"
-    """backend that sends new weights to vLLM: ``nccl``, or ``gloo`` without GPUs"""
     checksum_every: Count | None = None
     """number of updates between comparisons of vLLM's weights with the trained ones, including the first
     update; 0: never; null: every 10 updates, or never if ``tensor_parallel`` splits every engine"""
@@ -61,10 +48,6 @@ class OpenRLHFSettings(Group):
     max_staleness: Count = 0
     """maximum number of updates by which the policy of a rollout may be behind the one that learns from it;
     0: rollouts and training take turns; above 0: they run at the same time, and vLLM needs its own GPUs"""
-    importance_cap: AtLeastOne | None = None
-    """maximum importance weight of a token that was sampled by another policy than the one the update starts
-    from, 1 or more (truncated importance sampling, with ``old_logprobs: actor``); null: 2 if
-    ``max_staleness`` is above 0 and ``old_logprobs`` is ``actor``, otherwise no weights"""
     restarts: Count = 3
     """number of automatic restarts from the last checkpoint after a process of the run has died"""
     gpu: str = "h100"
@@ -105,11 +88,9 @@ class OpenRLHFSettings(Group):
 
     @property
     def importance_truncation(self) -> float | None:
-        """``importance_cap``, with the default worked out; ``None``: tokens are not weighted."""
-        if self.importance_cap is not None or not self.max_staleness:
-            return self.importance_cap
-        # the ratio to vLLM's own log-probabilities is the importance ratio already
-        return 2.0 if self.old_logprobs == "actor" else None
+        """Largest importance weight of a token that an older policy sampled; ``None``: none has a weight."""
+        # with `rollout` the ratio to vLLM's own log-probabilities is the importance ratio already
+        return 2.0 if self.max_staleness and self.old_logprobs == "actor" else None
 
     @property
     def vllm_engines(self) -> int:

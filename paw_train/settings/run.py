@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import Annotated, Any, Literal, Self
 from annotated_types import Interval
 from pydantic import model_validator
 
+from paw_gym import __version__
 from paw_train.settings.algorithm import AlgorithmSettings, ObjectiveSettings, OptimizerSettings
 from paw_train.settings.base import AtLeastZero, Count, Group, Positive, Seed, Text
 from paw_train.settings.env import (
@@ -50,9 +52,6 @@ class EvalSettings(Group):
     """split of the selection panel, for validation during training and the choice of the checkpoint"""
     selection_tasks: Count = 64
     """number of tasks in the selection panel"""
-    select_by: Literal["success_rate", "score"] = "success_rate"
-    """metric on the selection panel that determines the best checkpoint: ``success_rate``, or ``score`` (the
-    mean score)"""
 
 
 class RecordSettings(Group):
@@ -62,17 +61,13 @@ class RecordSettings(Group):
     """number of updates between recordings of episodes, starting with the first update; 0: none"""
     groups: Positive = 1
     """number of groups recorded in each of these updates"""
-    tokens: bool = True
-    """whether token probabilities of the next observations, entropies, advantages and the world model's
-    selection and weights are recorded as well, with one forward pass over these episodes"""
 
 
 WITHOUT_EFFECT = (
-    *("note", "out", "keep_episodes", "record", "checkpoint_every", "warm_starts"),
-    *("tracking", "tracking_project"),
+    *("note", "out", "record", "checkpoint_every", "warm_starts", "tracking"),
     "cloning.checkpoint_every",
     "optimizer.measure_gradients",
-    *("rollout.vllm.gpu_memory", "rollout.vllm.sleep"),
+    "rollout.vllm.gpu_memory",
 )
 """settings (dotted) that results do not depend on"""
 
@@ -80,10 +75,7 @@ MAY_CHANGE: Mapping[str, str | None] = MappingProxyType(
     {
         **dict.fromkeys(WITHOUT_EFFECT),
         **dict.fromkeys(("threads", "updates", "algorithm.critic.lr")),
-        **{
-            f"optimizer.{name}": None
-            for name in ("lr", "schedule", "final_lr", "warmup_updates", "max_skipped")
-        },
+        **{f"optimizer.{name}": None for name in ("lr", "schedule", "warmup_updates")},
         "optimizer.micro_batch_tokens": None,
         **dict.fromkeys(("cloning.lr", "cloning.matrix_lr"), "warm"),
         **dict.fromkeys([f"world_model_learning.{m}.lr" for m in ("sft", "rwml")], "world_model"),
@@ -110,8 +102,6 @@ class Settings(Group):
     """number of RL updates"""
     checkpoint_every: Positive = 5
     """number of updates between checkpoints"""
-    keep_episodes: Count = 6
-    """number of episodes written before and after training, for the report"""
     engine: Literal["local", "openrlhf"] = "local"
     """training engine: ``local``, one process; or ``openrlhf``, a Ray cluster (settings: ``openrlhf``)"""
     warm_starts: str | None = None
@@ -120,8 +110,6 @@ class Settings(Group):
     tracking: list[Text] = ["tensorboard"]
     """experiment trackers that the run reports to: ``tensorboard``, ``wandb``, or one that another package
     registers; an empty list: none"""
-    tracking_project: Text = "paw-gym"
-    """name under which these trackers group runs"""
     env: EnvSettings | tuple[MixedEnvSettings, ...] = EnvSettings()
     model: ModelSettings = ModelSettings()
     cloning: CloningSettings = CloningSettings()
@@ -202,9 +190,9 @@ class Settings(Group):
         """The environments of the run, each with its part in it; one where ``env`` is a group."""
         e = self.evaluation
         if isinstance(self.env, tuple):
-            return tuple(member_of(entry, self.rollout.group_size) for entry in self.env)
+            return tuple(member_of(entry) for entry in self.env)
         name = entry_name({"id": self.env.id})
-        return (Member(name, self.env, e.split, e.selection_split, self.rollout.group_size),)
+        return (Member(name, self.env, e.split, e.selection_split),)
 
     @property
     def only_env(self) -> EnvSettings:
@@ -233,13 +221,79 @@ def read_recorded(path: Path) -> dict[str, Any]:
     return data
 
 
-def with_defaults(recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as a run recorded them, with the defaults of those that did not exist yet.
+# --- results that runs share, each in a folder named by the hash of all that it depends on --------------
 
-    A setting that exists no more is left in, so that a comparison finds it.
-    """
-    try:
-        known = Settings.read(recorded)
-    except ValueError:
-        return dict(recorded)
-    return dict(json.loads(json.dumps(known.to_dict())))
+
+def shared_warm_start(settings: Settings) -> Path | None:
+    """The folder of the warm start of these settings; ``None``: nothing is shared."""
+    return _folder(settings, _warm_start(settings))
+
+
+def shared_evaluation(settings: Settings) -> Path | None:
+    """The folder of the evaluation of that warm start."""
+    # the settings left out do not change an episode of the panel
+    selection = {"every", "selection_split", "selection_tasks"}
+    training = {"groups", "group_size", "temperature", "branching"}
+    parts = {
+        "evaluation": settings.evaluation.model_dump(exclude=selection),
+        "rollout": settings.rollout.model_dump(exclude=training),
+    }
+    if settings.world_model_learning.method != "off":
+        # the evaluated policy is then not the warm start alone
+        parts["world_model_learning"] = settings.world_model_learning.model_dump()
+        parts["transitions"] = _transitions(settings)
+        parts |= _stage(settings)
+    return _folder(settings, {**_warm_start(settings), **parts}, "-evaluation")
+
+
+def shared_transitions(settings: Settings) -> Path | None:
+    """The folder of the warm start's episodes for world-model learning, and of its measurement."""
+    return _folder(settings, {**_warm_start(settings), **_transitions(settings)}, "-transitions")
+
+
+def _warm_start(settings: Settings) -> dict[str, Any]:
+    return {
+        "env": _environments(settings),
+        "model": settings.model.model_dump(),
+        # the limit has its effect in `episodes` and `steps`
+        "cloning": settings.cloning.model_dump(exclude={"episodes_per_task", "checkpoint_every"}),
+        "seed": settings.seed,
+        "threads": settings.cpu_threads,
+        "version": __version__,
+    }
+
+
+def _environments(settings: Settings) -> Any:
+    without = {"train_kwargs", "max_return"}
+    if isinstance(settings.env, tuple):
+        return [entry.model_dump(exclude=without) for entry in settings.env]
+    return settings.env.model_dump(exclude=without)
+
+
+def _transitions(settings: Settings) -> dict[str, Any]:
+    own = settings.world_model_learning
+    return {
+        "episodes": [own.episodes, own.held_out_episodes],
+        "encoder": [own.encoder, own.encoder_prefix],
+        "train_kwargs": settings.only_env.train_kwargs,
+        "split": settings.evaluation.split,
+        "rollout": settings.rollout.model_dump(exclude={"groups", "group_size"}),
+    }
+
+
+def _stage(settings: Settings) -> dict[str, Any]:
+    """The settings of RL that world-model learning reads too."""
+    # it has these of its own
+    optimizer = {"lr", "schedule", "warmup_updates", "minibatches", "minibatch_size"}
+    objective = {"kl_coef", "kl_in", "policy_coef", "entropy_coef", "log_observations"}
+    return {
+        "optimizer": settings.optimizer.model_dump(exclude={*optimizer, "measure_gradients"}),
+        "objective": settings.objective.model_dump(exclude=objective),
+    }
+
+
+def _folder(settings: Settings, made_by: dict[str, Any], suffix: str = "") -> Path | None:
+    if settings.warm_starts is None:
+        return None
+    text = json.dumps(made_by, sort_keys=True)
+    return Path(settings.warm_starts) / (hashlib.sha256(text.encode()).hexdigest()[:16] + suffix)

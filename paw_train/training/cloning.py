@@ -31,6 +31,9 @@ from paw_train.settings import CloningSettings, Settings
 from paw_train.training.environments import divided, member_seed
 from paw_train.training.spelling import practiced
 
+_WARMUP = 0.05
+"""share of the steps over which the learning rate rises"""
+
 
 def expert_rows(
     pool: EnvPool,
@@ -113,7 +116,6 @@ def clone(
     progress: Callable[[int, int, float], None] | None = None,
     checkpoint: Path | None = None,
     stopping: Callable[[], bool] = lambda: False,
-    max_skipped: int = 0,
 ) -> bool:
     """Trains the policy on expert rows; False when it was asked to stop before the last step.
 
@@ -129,7 +131,7 @@ def clone(
             continues from it, to the same weights as without a stop.
         stopping: whether to stop after the current step, with a checkpoint.
     """
-    cloner = _Cloner(policy, rows, settings, seed, max_skipped)
+    cloner = _Cloner(policy, rows, settings, seed)
     saved = find_checkpoint(checkpoint) if checkpoint is not None else None
     if saved is not None:
         cloner.load_state_dict(load_checkpoint(saved, policy))
@@ -172,7 +174,6 @@ class _Cloner:
         rows: Sequence[TokenRow],
         settings: CloningSettings,
         seed: int,
-        max_skipped: int,
     ) -> None:
         self.policy, self.settings, self.done = policy, settings, 0
         model = policy.model
@@ -188,7 +189,7 @@ class _Cloner:
             weight_decay=0.0,
         )
         self.guarded_step = GuardedStep(
-            self.weights, self.optimizers, 1.0, max_skipped, "cloning.lr or cloning.matrix_lr"
+            self.weights, self.optimizers, 1.0, "cloning.lr or cloning.matrix_lr"
         )
         self.peaks = [[group["lr"] for group in o.param_groups] for o in self.optimizers]
         self.batches = _batches(rows, settings.batch_tokens, np.random.default_rng(seed))
@@ -241,7 +242,7 @@ class _Cloner:
 
 def _schedule(step: int, settings: CloningSettings) -> float:
     """Linear rise, then linear fall to a twentieth."""
-    rise = max(1, int(settings.warmup * settings.steps))
+    rise = max(1, int(_WARMUP * settings.steps))
     if step < rise:
         return (step + 1) / rise
     return 1.0 - 0.95 * (step - rise) / max(1, settings.steps - rise)

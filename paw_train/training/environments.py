@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from paw_gym.pool import EnvPool
-from paw_train.algorithms.experience import RewardTerms, informative_groups
+from paw_train.algorithms.experience import informative_groups
 from paw_train.environments import agent_env_maker, make_pool, max_return, training_env
 from paw_train.rollouts.branching import branching_rollout
 from paw_train.rollouts.chat import ChatFormat
@@ -21,7 +21,6 @@ from paw_train.rollouts.policy import Policy
 from paw_train.rollouts.rollout import Progress, Trajectory
 from paw_train.settings import Settings
 from paw_train.settings.env import Member
-from paw_train.settings.rollout import RolloutSettings
 from paw_train.training.records import outcome_metrics
 
 _SHARES = 2
@@ -64,7 +63,9 @@ class TrainingEnvironments:
     def _pool(self, number: int, member: Member) -> EnvPool:
         env, groups = training_env(member.env), self.settings.rollout.groups
         seed = member_seed(self.settings.seed + 1, number)
-        return make_pool(env, member.env.train_split, groups, member.group_size, seed)
+        return make_pool(
+            env, member.env.train_split, groups, self.settings.rollout.group_size, seed
+        )
 
     def set_progress(self, fraction: float) -> None:
         """Tells every environment the share of training that is done."""
@@ -89,10 +90,9 @@ class TrainingEnvironments:
                 continue
             pool.groups = count
             first = 1 + max((t.episode.group for t in sampled), default=-1)
-            rollout = _part(s.rollout, count)
             new, good = _informative(
-                lambda pool=pool, rollout=rollout: branching_rollout(  # type: ignore[misc]
-                    sampler, pool, rollout, generator, progress=progress
+                lambda pool=pool: branching_rollout(  # type: ignore[misc]
+                    sampler, pool, s.rollout, generator, progress=progress
                 ),
                 count,
                 s.algorithm.dynamic_sampling,
@@ -140,15 +140,10 @@ class TrainingEnvironments:
             pool.close()
 
 
-def reward_terms(settings: Settings) -> float | Mapping[str, RewardTerms]:
-    """R_max of a run of one environment; of several, the terms of each by its name."""
-    members = settings.members
-    if not settings.mixed:
-        return max_return(members[0].env)
-    return {
-        m.name: RewardTerms(max_return(m.env), m.reward_scale, m.normalize_advantages)
-        for m in members
-    }
+def max_returns(settings: Settings) -> float | Mapping[str, float]:
+    """R_max of a run of one environment; of several, that of each by its name."""
+    found = {member.name: max_return(member.env) for member in settings.members}
+    return found if settings.mixed else next(iter(found.values()))
 
 
 def divided(count: int, weights: Sequence[float], rng: np.random.Generator | None) -> list[int]:
@@ -175,15 +170,6 @@ def divided(count: int, weights: Sequence[float], rng: np.random.Generator | Non
 def member_seed(seed: int, number: int) -> int:
     """The seed of an environment of a run: of the first, the run's own."""
     return seed if number == 0 else int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
-
-
-def _part(rollout: RolloutSettings, groups: int) -> RolloutSettings:
-    """The settings of a rollout of a part of an update's groups: a budget of tokens is divided too."""
-    budget = rollout.branching.max_tokens
-    if budget is None or groups == rollout.groups:
-        return rollout
-    part = max(1, budget * groups // rollout.groups)
-    return rollout.replace(branching=rollout.branching.replace(max_tokens=part))
 
 
 def _informative(

@@ -184,7 +184,10 @@ def _resident(settings: Settings, shape: ModelShape, available: float) -> int | 
     if settings.engine == "openrlhf":
         share, gpus = o.gpu_memory, o.tensor_parallel
     elif settings.rollout.engine == "vllm":
-        share, gpus = local_vllm_share(settings, shape, available), vllm.tensor_parallel
+        share, gpus = (
+            local_vllm_share(settings, shape, available),
+            int(vllm.extra.get("tensor_parallel_size", 1)),
+        )
     else:
         return None
     cache = (share * available - RESERVED) * gpus * GIB - 2 * shape.parameters
@@ -256,8 +259,8 @@ def _changes(settings: Settings) -> Iterator[str]:
     halvings = int(math.log2(max(1.0, tokens / longest)))
     yield from (f"optimizer.micro_batch_tokens={tokens // 2**n}" for n in range(1, halvings + 1))
     if s.engine == "local":
-        if s.rollout.engine == "vllm" and not s.rollout.vllm.sleep:
-            yield "rollout.vllm.sleep=true"
+        if s.rollout.engine == "vllm" and s.rollout.vllm.gpu_memory is not None:
+            yield "rollout.vllm.gpu_memory=null"
         yield "model.lora.rank=32"
         return
     if s.openrlhf.zero_stage == 2:

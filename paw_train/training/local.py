@@ -41,6 +41,7 @@ from paw_train.policies.local.reference import Reference
 from paw_train.policies.local.scratch import scratch_model, scratch_tokenizer, unknown_words
 from paw_train.reporting.compare.runs import is_finished, updates_done
 from paw_train.reporting.run.alarms import loss_name
+from paw_train.reporting.run.verdict import selected_by
 from paw_train.reporting.terminal import RunDisplay
 from paw_train.reporting.tracking import Tracking
 from paw_train.rollouts.observation_filter import leave_out
@@ -52,15 +53,14 @@ from paw_train.settings import (
     CloningSettings,
     Settings,
     load_settings,
-    with_defaults,
 )
-from paw_train.settings.sharing import shared_evaluation, shared_warm_start
+from paw_train.settings.run import shared_evaluation, shared_warm_start
 from paw_train.training.cloning import clone, mixed_expert_rows
 from paw_train.training.device import chosen_device, memory_of
 from paw_train.training.environments import (
     TrainingEnvironments,
+    max_returns,
     require_room_for_tasks,
-    reward_terms,
 )
 from paw_train.training.fit import machine_memory, require_fit
 from paw_train.training.language import language_texts, other_texts, warnings_of
@@ -73,6 +73,9 @@ from paw_train.world_model_learning.stages import WorldModelStages
 
 if TYPE_CHECKING:
     from paw_train.policies.vllm.engine import FollowingVLLM
+
+_KEPT_EPISODES = 6
+"""of the evaluations before and after RL, for the report"""
 
 
 def train_from_recipe(
@@ -174,7 +177,7 @@ def require_own_folder(folder: Path, settings: Settings) -> dict[str, tuple[Any,
     config = folder / "config.json"
     if not config.exists():
         return {}
-    found = with_defaults(json.loads(config.read_text(encoding="utf-8")))
+    found = json.loads(config.read_text(encoding="utf-8"))
     wanted = json.loads(json.dumps(settings.to_dict()))
     changed = {
         key: values
@@ -229,12 +232,11 @@ class Run:
         self.device = chosen_device(settings.model.device)
         self.policy = self._policy()
         self._engine: LocalPolicy | FollowingVLLM | None = None
-        self.reward_terms = reward_terms(settings)
+        self.max_returns = max_returns(settings)
         self.tracking = Tracking(
             folder,
             settings.name,
             settings.tracking,
-            settings.tracking_project,
             json.loads(json.dumps(settings.to_dict())),
         )
 
@@ -369,7 +371,6 @@ class Run:
                 lambda step, _, loss: advance(step, f"loss {loss:.3f}"),
                 self.folder / "checkpoints" / latest,
                 lambda: self.interrupted,
-                self.settings.optimizer.max_skipped,
             )
 
     def _made_before(self) -> Path | None:
@@ -383,7 +384,7 @@ class Run:
         if not advantage_estimator(a.name).needs_critic:
             return None
         own = self.settings.optimizer
-        return Critic(self.policy, a.critic, a.level, own.micro_batch_tokens, own.max_skipped)
+        return Critic(self.policy, a.critic, a.level, own.micro_batch_tokens, own.max_grad_norm)
 
     def _reference(self) -> Reference | None:
         """The policy of the warm start; call it while that is what the policy is."""
@@ -452,7 +453,7 @@ class Run:
             s.algorithm,
             s.objective,
             s.world_model,
-            self.reward_terms,
+            self.max_returns,
             updater.signals(transitions),
             self.policy.chat.ask,
         )
@@ -540,7 +541,9 @@ class Run:
     # --- evaluation --------------------------------------------------------------------------------
 
     def _validate(self, update: int, updater: Updater, pool: TrainingEnvironments) -> float:
-        """Success on the selection panel; the best policy so far, by ``select_by``, is kept.
+        """Success on the selection panel; the best policy so far is kept.
+
+        The best by success, or by the mean score where the reward is the environment's own.
 
         Update 0 is the start: what it reaches is recorded to compare with, and is never kept as the best.
         """
@@ -558,9 +561,10 @@ class Run:
             rates = {name: part["success_rate"] for name, part in result["by_type"].items()}
             record |= {f"success_rate/{name}": rate for name, rate in rates.items()}
         log = self.folder / "validation.jsonl"
-        earlier = [row[e.select_by] for row in _records(log) if row["update"]]
+        by = selected_by(self.settings.to_dict()["env"])
+        earlier = [row[by] for row in _records(log) if row["update"]]
         append_jsonl(log, record)
-        if update and record[e.select_by] >= max(earlier, default=0.0):
+        if update and record[by] >= max(earlier, default=0.0):
             self._save("best", update, updater, pool)
         return float(record["success_rate"])
 
@@ -589,7 +593,7 @@ class Run:
                 lambda done, _: advance(done),
             )
         self._rest()
-        each = -(-self.settings.keep_episodes // len(members))
+        each = -(-_KEPT_EPISODES // len(members))
         kept = [episode for played in episodes for episode in played[:each]]
         write_jsonl(episodes_path, kept)
         write_json(path, result)

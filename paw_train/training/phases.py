@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from paw_train.algorithms.estimator import advantage_estimator
 from paw_train.settings import Settings
-from paw_train.settings.rollout import KEPT_CACHE_SHARE
+from paw_train.settings.rollout import KEPT_CACHE_SHARE, PREFILL_TOKENS
 from paw_train.training.memory import Micro, ModelShape, critic_bytes, scoring_bytes, training_bytes
 
 GIB = 2**30
@@ -73,7 +73,7 @@ def local_phases(settings: Settings, shape: ModelShape, available: float) -> lis
     states = _local_states(settings, shape)
     if settings.rollout.engine == "vllm":
         sampling = {"vLLM": local_vllm_share(settings, shape, available) * available}
-        beside = {} if settings.rollout.vllm.sleep else sampling
+        beside = {} if settings.rollout.vllm.gpu_memory is None else sampling
     else:
         sampling = _sampling(settings, shape)
         kept = sampling["cache"] <= KEPT_CACHE_SHARE * available
@@ -106,10 +106,8 @@ def _learning(settings: Settings, shape: ModelShape) -> list[Phase]:
 
 
 def beside_vllm(settings: Settings, shape: ModelShape) -> float:
-    """GiB of the GPU that training takes while vLLM has its share: all of it, if vLLM never sleeps."""
-    if settings.rollout.vllm.sleep:
-        return sum(_with_reserve(_local_states(settings, shape)).values())
-    return max(phase.memory for phase in _learning(settings, shape))
+    """GiB of the GPU that training takes while vLLM samples."""
+    return sum(_with_reserve(_local_states(settings, shape)).values())
 
 
 def local_vllm_share(settings: Settings, shape: ModelShape, available: float) -> float:
@@ -137,7 +135,7 @@ def _sampling(settings: Settings, shape: ModelShape) -> dict[str, float]:
     r = settings.rollout
     tokens = r.groups * r.group_size * r.max_context_tokens
     cache = CACHE_SLACK * tokens * shape.cache_values * _width(settings)
-    prefill = scoring_bytes(shape, Micro(r.prefill_tokens, scored=1)) * _width(settings) / 2
+    prefill = scoring_bytes(shape, Micro(PREFILL_TOKENS, scored=1)) * _width(settings) / 2
     return {"cache": cache / GIB, "activations": prefill / GIB}
 
 

@@ -120,12 +120,6 @@ def _require_packages(settings: Settings) -> None:
             "without one; rollout.engine=local needs nothing.",
             name="vllm",
         )
-    vllm = settings.rollout.vllm
-    if settings.rollout.engine == "vllm" and not vllm.sleep and vllm.gpu_memory is None:
-        raise ValueError(
-            "rollout.vllm.sleep=false lets vLLM keep its memory while the policy learns: say how much "
-            "(rollout.vllm.gpu_memory=0.4), or let it sleep (rollout.vllm.sleep=true)."
-        )
     learning = settings.world_model_learning
     if learning.method == "rwml" or learning.held_out_episodes:
         from paw_train.evaluation.world_model import make_embedder
@@ -152,13 +146,13 @@ def _require_splits(settings: Settings) -> None:
 
 def _require_experience(settings: Settings) -> None:
     """Raises ``ValueError`` if the environment lacks what early experience needs."""
-    own, env = settings.world_model_learning, settings.only_env
+    env = settings.only_env
     require_solver(env, env.train_split)
     made = agent_env_maker(training_env(env), env.train_split)()
     made.reset(seed=settings.seed)
     listed = made.text_env.list_actions() is not None
     made.close()
-    if own.early.proposals == "admissible" and not listed:
+    if not listed:
         raise lists_no_actions(env.id)
 
 

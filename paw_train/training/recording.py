@@ -40,7 +40,7 @@ def record(
     policy: LocalPolicy,
     settings: Settings,
 ) -> None:
-    """Writes the kept episodes of an update and, if the settings ask for it, their tokens.
+    """Writes the kept episodes of an update and their tokens.
 
     Args:
         pool: what the update learns from; a kept episode that is not in it has no tokens written.
@@ -48,10 +48,9 @@ def record(
         policy: as it was when the episodes were sampled.
     """
     name = f"{update:06d}.jsonl"
-    if settings.record.tokens:
-        lines = token_records(kept, pool, prepared, policy, settings)
-        (folder / TOKENS).mkdir(exist_ok=True)
-        _write_lines(folder / TOKENS / name, [{"update": update, **line} for line in lines])
+    lines = token_records(kept, pool, prepared, policy, settings)
+    (folder / TOKENS).mkdir(exist_ok=True)
+    _write_lines(folder / TOKENS / name, [{"update": update, **line} for line in lines])
     (folder / ROLLOUTS).mkdir(exist_ok=True)
     # last: whoever follows the run finds the tokens beside the episodes
     write_jsonl(folder / ROLLOUTS / name, [t.episode for t in kept])

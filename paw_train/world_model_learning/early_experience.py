@@ -20,13 +20,11 @@ import numpy as np
 
 from paw_gym.internals.files import json_text, write_text
 from paw_gym.pool import EnvPool, Slot, Snapshot, cannot_branch
-from paw_gym.prompts import PromptTemplate
 from paw_gym.transition import Episode, Transition
 from paw_gym.wrappers import AgentInterface
 from paw_train.environments import agent_env_maker, make_pool
 from paw_train.evaluation.terminal import Display
 from paw_train.policies.local.policy import LocalPolicy
-from paw_train.rollouts.policy import Request, Sampling, response_seed
 from paw_train.rollouts.rollout import demonstrations
 from paw_train.rollouts.rows import recorded_row
 from paw_train.rollouts.tokens import TokenRow
@@ -85,10 +83,10 @@ Proposals = Callable[[Sequence[ExpertState]], list[list[str]]]
 
 
 def lists_no_actions(env_id: str) -> ValueError:
-    """The error of ``proposals: admissible`` in an environment without a list of actions."""
+    """The error in an environment without a list of actions."""
     return ValueError(
-        f"{env_id} does not list its admissible actions, from which "
-        "world_model_learning.early.proposals=admissible takes other ones: use proposals=policy."
+        f"{env_id} does not list its admissible actions, from which world_model_learning.method=iwm takes "
+        "other ones than the expert's."
     )
 
 
@@ -110,50 +108,6 @@ def admissible_proposals(
         others = [action for action in state.admissible if action != state.expert.action]
         chosen = rng.choice(len(others), min(alternatives, len(others)), replace=False)
         return [others[int(i)] for i in chosen]
-
-    return propose
-
-
-def policy_proposals(
-    policy: LocalPolicy,
-    template: PromptTemplate,
-    alternatives: int,
-    sampling: Sampling,
-    seed: int,
-    limit: int | None = None,
-    prefill_tokens: int = 8192,
-) -> Proposals:
-    """Responses that the policy samples, each action once, the expert's left out.
-
-    Args:
-        alternatives: K samples in each state; equal ones leave fewer actions.
-        sampling: temperature, limit of tokens, stop texts.
-        seed: of sampling; a proposal depends on it, the state's episode and step, and its number alone.
-        prefill_tokens: most padded context tokens of one forward pass.
-    """
-
-    def propose(states: Sequence[ExpertState]) -> list[list[str]]:
-        requests = [request for state in states for request in _requests(state)]
-        session = policy.session(sampling, False, prefill_tokens)
-        texts = [response.text for response in session.respond(requests)]
-        parts = [texts[i : i + alternatives] for i in range(0, len(texts), alternatives)]
-        return [_different(state, part) for state, part in zip(states, parts, strict=True)]
-
-    def _requests(state: ExpertState) -> Iterator[Request]:
-        episode = state.snapshot.episode
-        messages = episode.messages(state.step)
-        ids = policy.chat.context(messages, episode.instruction, limit)
-        for number in range(alternatives):
-            name = f"{episode.episode_id}/{state.step}.{number}"
-            yield Request(name, response_seed(seed, name, 0), messages, ids)
-
-    def _different(state: ExpertState, texts: Sequence[str]) -> list[str]:
-        by_action: dict[str, str] = {}
-        for text in texts:
-            by_action.setdefault(template.read_response(text).action, text)
-        for action in ("", state.expert.action):  # none at all, and the expert's
-            by_action.pop(action, None)
-        return list(by_action.values())
 
     return propose
 
@@ -246,17 +200,18 @@ class EarlyExperience:
         # as in the warm start: the limit of steps of training is no limit for the expert
         env, count = self.settings.only_env, self.own.episodes
         pool = make_pool(env, env.train_split, 1, 1, self._seed(_TASKS))
-        rng = np.random.default_rng([self.settings.seed, _TASKS])
+        chosen = np.random.default_rng([self.settings.seed, _TASKS])
         tasks = pool.tasks.ids
-        ids = [tasks[int(i)] for i in rng.choice(len(tasks), count, count > len(tasks))]
+        ids = [tasks[int(i)] for i in chosen.choice(len(tasks), count, count > len(tasks))]
         with self._env() as other, self.display.task("early experience", count) as advance:
-            propose = self._proposals(other)
+            rng = np.random.default_rng([self.settings.seed, _PROPOSALS])
+            propose = admissible_proposals(other, self.own.early.alternatives, rng)
             found = early_experience(pool, other, ids, propose, progress=advance)
         pool.close()
         if not any(row for one in found for row in one.alternatives):
             raise ValueError(
                 f"Early experience found nothing: of {count} tasks the expert solved {len(found)}, and in "
-                "none of their states was another action tried (world_model_learning.early.proposals)."
+                "none of their states was another action tried."
             )
         self.place.mkdir(parents=True, exist_ok=True)
         write_experience(path, found)
@@ -280,24 +235,6 @@ class EarlyExperience:
             ]
 
     # --- parts ---------------------------------------------------------------------------------------
-
-    def _proposals(self, env: AgentInterface) -> Proposals:
-        early, rollout = self.own.early, self.settings.rollout
-        if early.proposals == "admissible":
-            rng = np.random.default_rng([self.settings.seed, _PROPOSALS])
-            return admissible_proposals(env, early.alternatives, rng)
-        sampling = Sampling(
-            early.temperature, rollout.max_response_tokens, tuple(env.template.closing_tags)
-        )
-        return policy_proposals(
-            self.policy,
-            env.template,
-            early.alternatives,
-            sampling,
-            self._seed(_PROPOSALS),
-            rollout.max_prompt_tokens,
-            rollout.prefill_tokens,
-        )
 
     @contextmanager
     def _env(self) -> Iterator[AgentInterface]:

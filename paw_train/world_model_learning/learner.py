@@ -23,12 +23,14 @@ class Learner(ABC):
         return update_seed(self.settings.seed, 2, number)
 
 
-def stage_optimizer(settings: Settings, own: Any, minibatches: int) -> OptimizerSettings:
-    """The run's optimiser with the learning rate, schedule and optimiser steps of the stage."""
+def stage_optimizer(
+    settings: Settings, lr: float, warmup_updates: int, minibatches: int
+) -> OptimizerSettings:
+    """The run's optimiser with the stage's own learning rate, which falls to 0, and optimiser steps."""
     return settings.optimizer.replace(
-        lr=own.lr,
-        schedule=own.schedule,
-        warmup_updates=own.warmup_updates,
+        lr=lr,
+        schedule="linear",
+        warmup_updates=warmup_updates,
         minibatches=minibatches,
         minibatch_size=None,
         measure_gradients=False,

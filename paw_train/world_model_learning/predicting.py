@@ -12,8 +12,12 @@ from paw_train.evaluation.world_model import Embed
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import Request, Response, Sampling, response_seed
-from paw_train.settings.world_model import EasyFilterSettings
 from paw_train.world_model_learning.examples import Example, ending
+
+_TOGETHER = 256
+"""predictions sampled together (those of one example at least): memory, not results"""
+_KEPT_EASY = 0.1
+"""probability with which an easy transition is learned from (RWML, Yu et al. 2026)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,24 +36,19 @@ def predict(
     policy: LocalPolicy,
     examples: Sequence[Example],
     each: int,
-    temperature: float,
     max_tokens: int,
     seed: int,
-    batch: int = 256,
-    prefill_tokens: int = 8192,
     progress: Callable[[int], None] | None = None,
 ) -> list[list[Guess]]:
     """Samples predictions.
 
     Args:
         seed: of sampling; a prediction depends on it and its own number alone.
-        batch: predictions sampled together (those of one example at least).
-        prefill_tokens: most padded context tokens of one forward pass.
     """
     end = ending(policy.chat)
     stop = () if end is None or end in policy.chat.end_ids else (policy.chat.raw([end]),)
-    sampling = Sampling(temperature, max_tokens, stop)
-    together = max(1, batch // each)
+    sampling = Sampling(1.0, max_tokens, stop)
+    together = max(1, _TOGETHER // each)
     found: list[list[Guess]] = []
     for start in range(0, len(examples), together):
         part = examples[start : start + together]
@@ -58,7 +57,7 @@ def predict(
             for i, e in enumerate(part)
             for k in range(each)
         ]
-        session = policy.session(sampling, False, prefill_tokens)
+        session = policy.session(sampling, False)
         guesses = [_guess(policy.chat, r, end) for r in session.respond(requests)]
         found += [guesses[i * each : (i + 1) * each] for i in range(len(part))]
         if progress:
@@ -72,15 +71,14 @@ def _guess(chat: ChatFormat, response: Response, end: int | None) -> Guess:
 
 
 class Similarity:
-    """The similarity of predicted and realised observations, and the reward made from it.
+    """The similarity of predicted and realised observations.
 
     Args:
         threshold: largest cosine distance at which a prediction is right.
-        binary: whether the reward is 1 or 0 by the threshold, or the similarity itself.
     """
 
-    def __init__(self, embed: Embed, threshold: float = 0.2, binary: bool = True) -> None:
-        self.embed, self.threshold, self.binary = embed, threshold, binary
+    def __init__(self, embed: Embed, threshold: float = 0.2) -> None:
+        self.embed, self.threshold = embed, threshold
 
     def __call__(self, predicted: Sequence[str], realised: Sequence[str]) -> np.ndarray:
         """[N] cosines in [-1, 1], to four digits; a blank prediction has -1, whatever its embedding."""
@@ -96,10 +94,6 @@ class Similarity:
         """[N] bool: within the threshold."""
         return (1.0 - cosines).round(4) <= self.threshold
 
-    def rewards(self, cosines: np.ndarray) -> np.ndarray:
-        """[N] float64: 1 or 0 (``binary``), or the cosines."""
-        return self.right(cosines).astype(np.float64) if self.binary else cosines
-
 
 def solved_shares(
     guesses: Sequence[Sequence[Guess]], examples: Sequence[Example], similarity: Similarity
@@ -113,10 +107,10 @@ def solved_shares(
     return shares
 
 
-def kept(shares: np.ndarray, settings: EasyFilterSettings, rng: np.random.Generator) -> np.ndarray:
-    """[N] bool: the hard ones, and each easy one with probability ``settings.keep``."""
-    retained = rng.random(len(shares)) < settings.keep
-    result: np.ndarray = (shares < settings.solved) | retained
+def kept(shares: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """[N] bool: the hard ones, and a tenth of the easy ones, those with a share of 1."""
+    retained = rng.random(len(shares)) < _KEPT_EASY
+    result: np.ndarray = (shares < 1) | retained
     return result
 
 

@@ -45,10 +45,10 @@ class RWMLLearner(Learner):
         updater = Updater(
             policy,
             reference,
-            stage_optimizer(settings, self.own, self.own.minibatches),
+            stage_optimizer(settings, self.own.lr, warmup_updates=2, minibatches=2),
             objective,
             WorldModelSettings.preset("off"),
-            self.own.temperature,
+            1.0,
             self.own.updates,
             rate="world_model_learning.rwml.lr",
         )
@@ -65,24 +65,16 @@ class RWMLLearner(Learner):
             self.policy,
             sampled,
             own.group_size,
-            own.temperature,
             own.max_tokens,
             seed,
-            self.settings.world_model_learning.batch,
-            self.settings.rollout.prefill_tokens,
         )
         predicted = time.perf_counter()
         texts = [guess.text for group in guesses for guess in group]
         truth = [example.text for example in sampled for _ in range(own.group_size)]
         cosines = self.similarity(texts, truth)
         rewarded = time.perf_counter()
-        rows, metrics = rewarded_rows(
-            sampled,
-            guesses,
-            self.similarity.rewards(cosines),
-            own.normalize,
-            skip_equal=own.kl_coef == 0,
-        )
+        rewards = self.similarity.right(cosines).astype(np.float64)
+        rows, metrics = rewarded_rows(sampled, guesses, rewards, skip_equal=own.kl_coef == 0)
         if rows:
             learned = self.updater.step(rows, number, seed)
             metrics |= {name: learned[name] for name in _LOGGED if name in learned}
@@ -108,13 +100,11 @@ def rewarded_rows(
     examples: Sequence[Example],
     guesses: Sequence[Sequence[Guess]],
     rewards: np.ndarray,
-    normalize: bool = True,
     skip_equal: bool = False,
 ) -> tuple[list[TokenRow], dict[str, float]]:
     """Predictions and their rewards as an update reads them: a prediction is the action of its row.
 
     Args:
-        normalize: divide advantages by the group's standard deviation.
         skip_equal: leave out groups whose rewards are all equal: they move nothing but a KL.
 
     Returns:
@@ -123,7 +113,7 @@ def rewarded_rows(
     each = len(guesses[0])
     groups = torch.arange(len(examples)).repeat_interleave(each)
     returns = torch.as_tensor(rewards, dtype=torch.float64)
-    advantages = grpo(returns, groups, normalize)
+    advantages = grpo(returns, groups)
     by_group = returns.reshape(-1, each)
     equal = (by_group == by_group[:, :1]).all(1)
     metrics = {

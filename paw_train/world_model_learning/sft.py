@@ -34,7 +34,7 @@ class SFTLearner(Learner):
             entropy_coef=0.0,
             log_observations=True,
         )
-        optimizer = stage_optimizer(settings, self.own, 1)
+        optimizer = stage_optimizer(settings, self.own.lr, warmup_updates=0, minibatches=1)
         echo = WorldModelSettings.preset("echo")
         updater = Updater(
             policy,

@@ -31,7 +31,7 @@ from paw_train.policies.local.policy import LocalPolicy
 from paw_train.rollouts.rollout import demonstrations, rollout
 from paw_train.rollouts.tokens import TokenRow
 from paw_train.settings import Settings
-from paw_train.settings.sharing import shared_transitions
+from paw_train.settings.run import shared_transitions
 from paw_train.world_model_learning.early_experience import EarlyExperience
 from paw_train.world_model_learning.examples import Example, examples_of, unique
 from paw_train.world_model_learning.learner import Learner
@@ -226,7 +226,7 @@ class WorldModelStages:
         probe.close()
         if not found:
             raise ValueError("The collected episodes hold no observation to learn to predict.")
-        different = unique(found) if self.own.deduplicate else found
+        different = unique(found)
         path = self.place / "chosen.json"
         if path.exists():
             chosen = json.loads(path.read_text(encoding="utf-8"))["chosen"]
@@ -237,7 +237,7 @@ class WorldModelStages:
             "different": len(different),
         }
         numbers = list(range(len(different)))
-        if self.own.easy.samples:
+        if self.own.easy_samples:
             numbers, more = self._hard(different)
             record |= more
         if self.own.max_share < 1:
@@ -252,29 +252,26 @@ class WorldModelStages:
         return [different[i] for i in numbers]
 
     def _hard(self, examples: Sequence[Example]) -> tuple[list[int], dict[str, Any]]:
-        own, easy = self.own, self.own.easy
+        own = self.own
         numbers = np.random.SeedSequence([self.settings.seed, _FILTER]).generate_state(2)
         with self.display.task("finding easy transitions", len(examples)) as advance:
             guesses = predict(
                 self.policy,
                 examples,
-                easy.samples,
-                own.rwml.temperature,
+                own.easy_samples,
                 own.rwml.max_tokens,
                 int(numbers[0]),
-                own.batch,
-                self.settings.rollout.prefill_tokens,
                 advance,
             )
         shares = solved_shares(guesses, examples, self._similarity())
-        keep = kept(shares, easy, np.random.default_rng(int(numbers[1])))
+        keep = kept(shares, np.random.default_rng(int(numbers[1])))
         if not keep.any():
             raise ValueError(
                 "The start policy predicts every collected transition within "
                 f"world_model_learning.rwml.threshold={own.rwml.threshold}, and none of these easy ones "
-                "was kept: there is nothing left to learn. Lower the threshold, or raise easy.keep."
+                "was kept: there is nothing left to learn. Lower the threshold."
             )
-        record = {"easy": int((shares >= easy.solved).sum()), "solved_mean": float(shares.mean())}
+        record = {"easy": int((shares >= 1).sum()), "solved_mean": float(shares.mean())}
         return [int(i) for i in np.flatnonzero(keep)], record
 
     def _learn(self, learner: Learner) -> bool:
@@ -289,7 +286,7 @@ class WorldModelStages:
             self.display.say(f"Learning the world model continues after update {start}.")
         if truncate_jsonl(log, "update", start + 1):
             self.display.say(f"{log}: lines that were cut short are dropped.")
-        total = self.own.updates
+        total, every = self.own.updates, self.settings.checkpoint_every
         with self.display.task(f"learning the world model ({self.own.method})", total) as advance:
             for update in range(start, total):
                 metrics = learner.update(update)
@@ -298,7 +295,7 @@ class WorldModelStages:
                 stop = self.stopping()
                 if update + 1 == total:
                     learner.updater.guarded_step.require_good()
-                due = stop or update + 1 == total or (update + 1) % self.own.checkpoint_every == 0
+                due = stop or update + 1 == total or (update + 1) % every == 0
                 if due and learner.updater.guarded_step.skipped == 0:
                     state = {"update": update + 1, "optimizer": learner.updater.state_dict()}
                     save_checkpoint(latest, self.policy, state)
@@ -319,7 +316,7 @@ class WorldModelStages:
         return self._embedder
 
     def _similarity(self) -> Similarity:
-        return Similarity(self._embed(), self.own.rwml.threshold, self.own.rwml.binary)
+        return Similarity(self._embed(), self.own.rwml.threshold)
 
 
 def _copied(shared: Path | None, path: Path) -> bool:

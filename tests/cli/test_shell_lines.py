@@ -81,7 +81,7 @@ NEEDS = {
 """lines that need a package which not everyone has"""
 
 FEW = (
-    "updates=1 checkpoint_every=1 keep_episodes=1 threads=1 cloning.episodes=4 cloning.steps=1 "
+    "updates=1 checkpoint_every=1 threads=1 cloning.episodes=4 cloning.steps=1 "
     "rollout.groups=2 rollout.group_size=2 evaluation.tasks=2 evaluation.every=1 "
     "evaluation.selection_tasks=1 algorithm.dynamic_sampling=0 model.device=cpu "
 )
@@ -96,7 +96,7 @@ WORLDS = (
 )
 LEARNING = (
     "world_model_learning.episodes=2 world_model_learning.held_out_episodes=1 "
-    "world_model_learning.encoder=words world_model_learning.easy.samples=0 "
+    "world_model_learning.encoder=words world_model_learning.easy_samples=0 "
     "world_model_learning.rwml.updates=1 world_model_learning.rwml.transitions=2 "
     "world_model_learning.rwml.group_size=2 world_model_learning.rwml.max_tokens=4 "
     "world_model_learning.sft.updates=1 world_model_learning.early.imitation_steps=1 "

@@ -65,7 +65,7 @@ def run(case: dict[str, Any], rank: int, ranks: int) -> dict[str, Any]:
 
     def loss_of(part: Any) -> Any:
         if "head" in case:
-            return micro_batch_value_loss(part, model, case["level"], case["clip"], cpu)
+            return micro_batch_value_loss(part, model, case["level"], cpu)
         return micro_batch_loss(
             part,
             scores(model),

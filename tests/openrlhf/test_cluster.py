@@ -26,6 +26,10 @@ pytestmark = [
 HERE = Path(__file__).parent
 PROGRAM = HERE / "cpu" / "run_on_cpu.py"
 EIGHT = ("rollout.groups=2", "rollout.group_size=4")
+PACKED = (
+    "openrlhf.extra={vllm.sync_backend: gloo, vllm.enforce_eager: true, vllm.enable_prefix_caching: false, "
+    "ds.packing_samples: true}"
+)
 NO_REFERENCE = "objective.kl_coef=0"
 NO_VALIDATION = "evaluation.every=0"
 
@@ -172,7 +176,7 @@ def test_an_environment_that_raises_costs_its_episode_only(out: Path) -> None:
         "env.mode=window",
         "openrlhf.gpus_per_node=2",
         "openrlhf.zero_stage=3",
-        "openrlhf.packing=true",
+        PACKED,
         "model.attention=sdpa",
         "optimizer.micro_batch_tokens=512",
         NO_REFERENCE,
@@ -221,7 +225,7 @@ def test_packed_prompts_of_one_rank_that_holds_all_of_a_split_model(out: Path) -
         "updates=2",
         "env.mode=window",
         "openrlhf.zero_stage=3",
-        "openrlhf.packing=true",
+        PACKED,
         "model.attention=sdpa",
         "optimizer.micro_batch_tokens=1024",
         "optimizer.lr=1e-8",
@@ -236,7 +240,7 @@ def test_packed_prompts_of_one_rank_that_holds_all_of_a_split_model(out: Path) -
         assert row["ratio_max"] == pytest.approx(1, abs=0.1)
 
 
-def test_a_critic_learns_alone_and_then_beside_the_policy(out: Path) -> None:
+def test_a_critic_learns_beside_the_policy(out: Path) -> None:
     """PPO, dialogues, ZeRO-2, one rank; a vLLM engine dies, and the run goes on from its checkpoint."""
     faults = out / "ppo-faults"
     faults.mkdir()
@@ -247,7 +251,6 @@ def test_a_critic_learns_alone_and_then_beside_the_policy(out: Path) -> None:
         "updates=4",
         "algorithm.name=ppo",
         "algorithm.critic.lr=1e-3",
-        "algorithm.critic.warmup_updates=1",
         "checkpoint_every=1",
         NO_REFERENCE,
         NO_VALIDATION,
@@ -256,13 +259,12 @@ def test_a_critic_learns_alone_and_then_beside_the_policy(out: Path) -> None:
     rows = _records(out, "ppo")
     assert [row["restarts"] for row in rows] == [0, 1, 1, 1]
     assert [row["update"] for row in rows] == [1, 2, 3, 4]
-    assert "grad_norm" not in rows[0]
-    assert all(row["grad_norm"] > 0 and row["wm_term"] >= 0 for row in rows[1:])
-    assert all(row["ratio_mean"] == pytest.approx(1.0, abs=0.2) for row in rows[1:])
+    assert all(row["grad_norm"] > 0 and row["wm_term"] >= 0 for row in rows)
+    assert all(row["ratio_mean"] == pytest.approx(1.0, abs=0.2) for row in rows)
     assert all(row["grad_norm_value"] > 0 for row in rows)
     # values start at 0, and the critic is not the one of the start after it was loaded
     assert rows[0]["value_loss"] > 0
-    assert sum(row["value_error"] for row in rows[2:]) < 2 * rows[0]["value_error"]
+    assert sum(row["value_loss"] for row in rows[2:]) < 2 * rows[0]["value_loss"]
 
 
 def test_an_adapter_trains_and_is_sent_as_a_whole_model(out: Path) -> None:
@@ -277,7 +279,7 @@ def test_an_adapter_trains_and_is_sent_as_a_whole_model(out: Path) -> None:
         "updates=2",
         "model.lora.rank=4",
         "openrlhf.engines=2",
-        "openrlhf.prefix_caching=true",
+        "openrlhf.extra={vllm.sync_backend: gloo, vllm.enforce_eager: true}",
         "openrlhf.environment_workers=1",
         NO_REFERENCE,
         NO_VALIDATION,

@@ -251,7 +251,7 @@ def test_workers_run_the_parts_of_vllm_that_are_tried_unless_told_otherwise(
 
 
 def test_workers_get_the_settings_whole() -> None:
-    settings = _settings("optimizer.betas=[0.8, 0.9]")
+    settings = _settings("world_model.filter_patterns=[a, b]")
     assert worker_settings(worker_environment(settings)) == settings
     with pytest.raises(RuntimeError, match="paw train"):
         worker_settings({})

@@ -54,13 +54,12 @@ def test_every_setting_has_a_rule_and_every_rule_a_setting() -> None:
         ("rollout.max_context_tokens=1000", "data.max_len", 1000),
         ("objective.kl_coef=0.001", "algo.kl.init_coef", 0.001),
         ("optimizer.lr=3e-6", "actor.adam.lr", 3e-6),
-        ("optimizer.betas=[0.8, 0.9]", "actor.adam.betas", (0.8, 0.9)),
         ("optimizer.max_grad_norm=0.5", "actor.max_norm", 0.5),
         ("model.attention=sdpa", "ds.attn_implementation", "sdpa"),
         ("model.reference_offload=true", "ref.offload", True),
         ("evaluation.every=7", "eval.steps", 7),
         ("openrlhf.zero_stage=3", "ds.zero_stage", 3),
-        ("openrlhf.packing=true", "ds.packing_samples", True),
+        ("openrlhf.extra={ds.packing_samples: false}", "ds.packing_samples", False),
         ("openrlhf.colocate=none", "train.colocate_all", False),
         ("openrlhf.colocate=actor_ref", "train.colocate_actor_ref", True),
         ("openrlhf.gpus_per_node=4", "train.batch_size", 4),
@@ -82,16 +81,14 @@ def test_a_setting_becomes_an_option(override: str, option: str, value: Any) -> 
         "model.device=cpu",
         "model.dtype=float32",
         "cloning.episodes=10",
-        "rollout.vllm.dtype=float32",
+        "rollout.vllm.gpu_memory=0.5",
         "rollout.branching.branches=2 algorithm.name=branch_grpo",
         "algorithm.name=ppo model.lora.rank=8",
         "world_model.entropy=full",
         "optimizer.measure_gradients=true",
         "openrlhf.checksum_every=1 openrlhf.tensor_parallel=2",
         "model.lora.rank=8 openrlhf.zero_stage=3",
-        "model.lora.alpha=1.5",
         "openrlhf.max_staleness=1",  # with all on the same GPUs
-        "openrlhf.importance_cap=2 openrlhf.old_logprobs=rollout",
     ],
 )
 def test_what_cannot_be_done_is_refused_by_name(override: str) -> None:
@@ -105,8 +102,6 @@ def test_what_cannot_be_done_is_refused_by_name(override: str) -> None:
         ([], True),
         (["model.attention=flash_attention_3"], True),
         (["model.attention=sdpa"], False),
-        (["model.attention=sdpa", "openrlhf.packing=true"], True),
-        (["openrlhf.packing=false"], False),
     ],
 )
 def test_sequences_are_packed_wherever_flash_attention_is(
@@ -117,13 +112,11 @@ def test_sequences_are_packed_wherever_flash_attention_is(
 
 def test_stale_tokens_are_weighed_unless_the_ratio_is_to_vllms_own() -> None:
     beside = ("openrlhf.colocate=actor_ref", "openrlhf.max_staleness=1")
-    cases = {(): None, beside: 2.0, ("openrlhf.importance_cap=5",): 5.0}
+    cases = {(): None, beside: 2.0}
     cases |= {(*beside, "openrlhf.old_logprobs=rollout"): None}
     for changes, cap in cases.items():
         require_possible(_settings(*changes))
         assert _settings(*changes).openrlhf.importance_truncation == cap
-    with pytest.raises(ValueError, match="importance_cap"):
-        _settings("openrlhf.importance_cap=0.5")
 
 
 def test_all_refusals_come_at_once_and_too_many_ranks_are_one() -> None:
@@ -133,13 +126,13 @@ def test_all_refusals_come_at_once_and_too_many_ranks_are_one() -> None:
 
 
 def test_a_critic_becomes_options() -> None:
-    ppo = ("algorithm.name=ppo", "algorithm.critic.lr=2e-5", "algorithm.critic.warmup_updates=3")
+    ppo = ("algorithm.name=ppo", "algorithm.critic.lr=2e-5")
     chosen = options(_settings(*ppo, "openrlhf.gpus_per_node=4"))
     assert chosen["algo.advantage.estimator"] == "gae"  # which makes OpenRLHF start a critic
     assert chosen["critic.adam.lr"] == 2e-5
     assert chosen["critic.num_gpus_per_node"] == 4
     # its trainer lets the policy learn in update u, counted from 0, if u > freezing_steps
-    assert [u > chosen["critic.freezing_steps"] for u in range(5)] == [False] * 3 + [True] * 2
+    assert chosen["critic.freezing_steps"] < 0
     assert not [name for name in options(_settings()) if name.startswith("critic.")]
 
 
@@ -159,7 +152,7 @@ def test_switches_that_are_off_are_left_out_of_the_command_line() -> None:
         "--e",
         "0",
     ]
-    text = command_line(_settings("name=with space", "openrlhf.packing=false"))
+    text = command_line(_settings("name=with space", "model.attention=sdpa"))
     assert "--ds.packing_samples" not in text
     assert "'runs/with space/episodes.jsonl'" in text
 
@@ -187,7 +180,7 @@ def test_openrlhf_knows_every_option() -> None:
         pytest.skip("OpenRLHF is not installed here (make test-openrlhf)")
     known = _known_options(Path(spec.origin).parent / "cli" / "train_ppo_ray.py")
     assert "ds.zero_stage" in known
-    assert set(options(_settings("openrlhf.packing=true"))) <= known
+    assert set(options(_settings())) <= known
 
 
 def _known_options(program: Path) -> set[str]:

@@ -98,7 +98,7 @@ def _names(trajectories: Any) -> list[str]:
 
 def test_every_episode_is_sampled_once_and_kept_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     engines = Engines(5, lambda label: float(label.member))
-    generator = _generator(monkeypatch, engines, "openrlhf.max_resident_episodes=2")
+    generator = _generator(monkeypatch, engines)
     learned = _update(generator)
     assert _names(learned) == [f"{group}-{member}" for group in range(3) for member in range(4)]
     assert _names(generator.sampled) == _names(learned)

@@ -1,4 +1,4 @@
-"""Branching rollouts: trees of episodes from exact states, by seed, within a budget."""
+"""Branching rollouts: trees of episodes from exact states, by seed."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from paw_gym.functional import GeneratorEnv  # noqa: E402
 from paw_gym.pool import EnvPool  # noqa: E402
 from paw_gym.wrappers import AgentInterface  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
-from paw_train.rollouts.branch_points import CRITERIA, Path, branch_points  # noqa: E402
-from paw_train.rollouts.branching import branching_rollout  # noqa: E402
+from paw_train.rollouts.branching import branch_points, branching_rollout  # noqa: E402
 from paw_train.rollouts.policy import Request, response_seed  # noqa: E402
-from paw_train.rollouts.rollout import Trajectory, rollout, sampled_tokens  # noqa: E402
+from paw_train.rollouts.rollout import Trajectory, rollout  # noqa: E402
 from paw_train.settings import (  # noqa: E402
     BranchingSettings,
 )
@@ -65,21 +64,20 @@ def test_one_branch_for_each_state_is_a_plain_rollout(policy: LocalPolicy, mode:
     plain = rollout(
         policy, pool, RolloutSettings(max_response_tokens=4), torch.Generator().manual_seed(1)
     )
-    assert record(tree(policy, mode, points=3, depth=2)) == record(plain)
+    assert record(tree(policy, mode, points=3)) == record(plain)
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_branches_continue_their_parents_and_hold_only_their_own_steps(
     policy: LocalPolicy, mode: str
 ) -> None:
-    trajectories = tree(policy, mode, branches=3, points=2, depth=2, criterion="random")
+    trajectories = tree(policy, mode, branches=3, points=2)
     by_name = {t.episode.episode_id: t for t in trajectories}
     roots = [t for t in trajectories if t.episode.parent is None]
     assert len(roots) == 2
     children = {name: [t for t in trajectories if t.episode.parent == name] for name in by_name}
     for t in trajectories:
-        level = t.episode.episode_id.count("/")
-        points = min(2, len(t.own)) if level < 2 else 0
+        points = min(2, len(t.own)) if t.episode.parent is None else 0
         assert len(children[t.episode.episode_id]) == 2 * points
     for t in trajectories:
         assert t.episode.error is None
@@ -120,64 +118,14 @@ def test_a_branch_answers_as_it_would_alone(policy: LocalPolicy, mode: str) -> N
 
 @pytest.mark.parametrize("mode", MODES)
 def test_equal_seeds_give_equal_trees(policy: LocalPolicy, mode: str) -> None:
-    wanted = {"branches": 2, "points": 1, "depth": 2}
+    wanted = {"branches": 2, "points": 1}
     first = record(tree(policy, mode, **wanted))
     assert first == record(tree(policy, mode, **wanted))
     assert first != record(tree(policy, mode, seed=3, **wanted))
 
 
-def test_a_budget_of_tokens_limits_the_branches(policy: LocalPolicy) -> None:
-    wanted = {"branches": 2, "points": 3, "depth": 2, "criterion": "uniform"}
-    free, plain = tree(policy, "window", **wanted), tree(policy, "window")
-    budget = (sampled_tokens(plain) + sampled_tokens(free)) // 2
-    limited = tree(policy, "window", **wanted, max_tokens=budget)
-    assert len(plain) < len(limited) < len(free)
-    # episodes here have their lengths from the environment, so the estimate of a branch is exact
-    # but for responses that end early
-    assert sampled_tokens(limited) <= budget * 1.1
-    assert record(tree(policy, "window", **wanted, max_tokens=1)) == record(plain)
-
-
-def path(name: str, entropies: list[float], total: float = 0.0, **more: Any) -> Path:
-    logprobs = [[-value] for value in entropies]
-    observations = more.pop("observations", [f"{name}{i}" for i in range(len(entropies))])
-    return Path(name, 0, logprobs, observations, more.pop("shared", []), total)
-
-
 def test_the_most_uncertain_actions_branch() -> None:
     # -p log p of one token is largest at p = 1/e, log p = -1
-    some = path("a", [0.01, 1.0, 5.0, 0.9])
-    assert branch_points(some, [some], "entropy", 2, 0) == [1, 3]
-    assert branch_points(some, [some], "entropy", 9, 0) == [1, 3, 2, 0]
-
-
-@pytest.mark.parametrize(
-    ("steps", "points", "expected"), [(9, 2, [3, 6]), (2, 1, [1]), (1, 1, [0])]
-)
-def test_uniform_points_lie_at_equal_distances(
-    steps: int, points: int, expected: list[int]
-) -> None:
-    some = path("a", [1.0] * steps)
-    assert sorted(branch_points(some, [some], "uniform", points, 0)) == expected
-
-
-def test_random_points_depend_on_seed_and_episode_and_cover_every_step() -> None:
-    paths = [path(str(i), [1.0] * 5) for i in range(300)]
-    first = [branch_points(p, paths, "random", 1, 0)[0] for p in paths]
-    assert first == [branch_points(p, [p], "random", 1, 0)[0] for p in paths]
-    assert first != [branch_points(p, paths, "random", 1, 1)[0] for p in paths]
-    counts = [first.count(step) for step in range(5)]
-    assert min(counts) > 30
-
-
-def test_states_whose_value_is_uncertain_branch() -> None:
-    hall = ["start", "hall", "garden"]
-    some = path("a", [1.0] * 3, 10.0, observations=hall)
-    others = [
-        path("b", [1.0] * 2, 10.0, observations=["start", "hall"]),
-        path("c", [1.0], 0.0, observations=["cellar"], shared=["start"]),
-        path("d", [1.0], 0.0, observations=["start"]),
-    ]
-    group = [some, *others]
-    assert CRITERIA["value"](some, group, 1, 0) == [5.0, 0.0, 0.0]
-    assert branch_points(some, group, "value", 1, 0) == [0]
+    logprobs = [[-0.01], [-1.0], [-5.0], [-0.9]]
+    assert branch_points(logprobs, 2) == [1, 3]
+    assert branch_points(logprobs, 9) == [1, 3, 2, 0]

@@ -194,11 +194,11 @@ def test_a_preset_sets_its_fields_over_the_recipes_and_keeps_the_coefficient() -
 
 def test_arms_of_the_command_line_keep_commas_inside_values() -> None:
     grid = grid_from_arguments(
-        "smoke", ["a", "b:optimizer.betas=[0.9, 0.95],updates=2"], 2, ["checkpoint_every=1"]
+        "smoke", ["a", "b:env.kwargs={max_steps: 4},updates=2"], 2, ["checkpoint_every=1"]
     )
-    assert grid.arms[1].settings == {"optimizer.betas": [0.9, 0.95], "updates": 2}
+    assert grid.arms[1].settings == {"env.kwargs": {"max_steps": 4}, "updates": 2}
     assert grid.baseline == "a" and grid.seeds == (0, 1)
-    assert grid.runs("runs")[1].settings.optimizer.betas == (0.9, 0.95)
+    assert grid.runs("runs")[1].settings.env.kwargs == {"max_steps": 4}
 
 
 @pytest.mark.parametrize(

@@ -46,18 +46,18 @@ PATHS = {
         "algorithm.dynamic_sampling=1",
     ],
     "truncated sampling, eager": [
-        *("model.attention=eager", "rollout.top_k=5", "rollout.allow_truncated_sampling=true"),
+        "model.attention=eager",
     ],
     "world model by RWML": [
         *("world_model_learning.method=rwml", "world_model_learning.episodes=4"),
-        *("world_model_learning.encoder=words", "world_model_learning.easy.samples=0"),
+        *("world_model_learning.encoder=words", "world_model_learning.easy_samples=0"),
         *("world_model_learning.max_share=1.0", "world_model_learning.held_out_episodes=0"),
         *("world_model_learning.rwml.updates=1", "world_model_learning.rwml.transitions=3"),
         *("world_model_learning.rwml.group_size=3", "world_model_learning.rwml.max_tokens=8"),
     ],
     "world model by SFT": [
         *("world_model_learning.method=sft", "world_model_learning.episodes=4"),
-        *("world_model_learning.sft.updates=2", "world_model_learning.easy.samples=0"),
+        *("world_model_learning.sft.updates=2", "world_model_learning.easy_samples=0"),
         *("world_model_learning.max_share=1.0", "world_model_learning.held_out_episodes=0"),
     ],
 }

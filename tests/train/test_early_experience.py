@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 from paw_train.environments import agent_env_maker, make_pool
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer
-from paw_train.rollouts.policy import Request, Response, Sampling
+from paw_train.rollouts.policy import Request, Response
 from paw_train.settings import EnvSettings, load_settings
 from paw_train.settings.model import ScratchModelSettings
 from paw_train.training import local
@@ -24,7 +24,6 @@ from paw_train.world_model_learning.early_experience import (
     ExpertExperience,
     admissible_proposals,
     early_experience,
-    policy_proposals,
     read_experience,
     write_experience,
 )
@@ -110,34 +109,18 @@ class Writer:
         return [Response(text=self.texts[i % len(self.texts)]) for i in range(len(requests))]
 
 
-def test_a_policy_proposes_each_other_action_once(tiny_policy: LocalPolicy) -> None:
-    texts = [f"<think>x</think><action>{a}</action>" for a in ("look", "look", "inventory")]
-    writer: Any = Writer(tiny_policy, [*texts, "no action"])
-    pool = make_pool(HOUSE, HOUSE.train_split, 1, 1, 0)
-    other = agent_env_maker(HOUSE, HOUSE.train_split)()
-    propose = policy_proposals(writer, other.template, 4, Sampling(1.0, 8), 0)
-    (one,) = early_experience(pool, other, pool.tasks.ids[:1], propose)
-    for step, others in zip(one.episode.transitions, one.alternatives, strict=True):
-        assert [t.action for t in others] == [
-            action for action in ("look", "inventory") if action != step.action
-        ]
-    assert len({request.seed for request in writer.asked}) == len(writer.asked)
-    assert writer.asked[0].messages[-1]["content"] == one.episode.transitions[0].prompt
-
-
 def overrides(out: Path, **more: Any) -> list[str]:
     own = {
         "episodes": 6,
         "encoder": "words",
         "held_out_episodes": 2,
-        "checkpoint_every": 1,
         "early.alternatives": 2,
         "early.imitation_steps": 4,
         "sft.updates": 4,
         "sft.batch_tokens": 600,
         "sft.lr": 1e-3,
     }
-    other = {"updates": 1, "evaluation.every": 0, "evaluation.tasks": 4}
+    other = {"updates": 1, "checkpoint_every": 1, "evaluation.every": 0, "evaluation.tasks": 4}
     given = {
         "out": out,
         "cloning.checkpoint_every": 1,
@@ -218,5 +201,5 @@ def test_an_environment_that_lists_no_actions_is_refused_before_anything_starts(
         "env={id: paw_gym/SearchQA-v0}",
         "cloning.episodes=0",
     ]
-    with pytest.raises(ValueError, match="proposals=policy"):
+    with pytest.raises(ValueError, match="does not list its admissible actions"):
         prepared(load_settings("smoke", changes), print)

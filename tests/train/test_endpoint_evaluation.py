@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -114,8 +113,7 @@ def test_an_endpoint_is_evaluated_without_torch_or_transformers(
 
 @pytest.mark.parametrize(
     "budget",
-    [["endpoint.budget_requests=1"], ["endpoint.budget_tokens=620"],
-     ["endpoint.budget_cost=0.0012", *PRICES]],
+    [["endpoint.budget_requests=1"], ["endpoint.budget_cost=0.0012", *PRICES]],
 )  # fmt: skip
 def test_a_budget_stops_cleanly_and_the_same_command_goes_on(
     server: Any, capsys: Capture, budget: list[str]
@@ -142,7 +140,7 @@ def test_a_budget_stops_cleanly_and_the_same_command_goes_on(
 
 def test_a_budget_is_never_exceeded_and_waits_for_what_is_under_way() -> None:
     async def spend() -> list[str]:
-        budget = Budget(EndpointSettings(budget_tokens=100))
+        budget = Budget(EndpointSettings(budget_cost=100, input_price=1e6, output_price=1e6))
         log: list[str] = []
 
         async def request(name: str) -> None:
@@ -160,36 +158,8 @@ def test_a_budget_is_never_exceeded_and_waits_for_what_is_under_way() -> None:
 
     # two fit at a time; of the 100, each leaves 25, so a third and no fourth fits
     assert asyncio.run(spend()) == [
-        "a in", "b in", "c in", "d: endpoint.budget_tokens=100 leaves no room for a further request.",
+        "a in", "b in", "c in", "d: endpoint.budget_cost=100 leaves no room for a further request.",
     ]  # fmt: skip
-
-
-def test_a_budget_of_time_ends_at_its_hour() -> None:
-    now = [0.0]
-    budget = Budget(EndpointSettings(budget_minutes=1), lambda: now[0])
-
-    async def enter() -> None:
-        await budget.enter(claim := Use(1, 1))
-        await budget.leave(claim, claim)
-
-    asyncio.run(enter())
-    now[0] = 60.0
-    with pytest.raises(BudgetReached, match="budget_minutes=1"):
-        asyncio.run(enter())
-
-
-def test_a_wait_that_a_budget_of_time_has_no_room_for_ends_the_run(
-    server: Any, capsys: Capture, caplog: pytest.LogCaptureFixture
-) -> None:
-    server.faults = fake.Faults(overload=1.0, retry_after="300")
-    begun = time.monotonic()
-    code, *printed = evaluate(capsys, server, "plain", "endpoint.budget_minutes=1")
-    assert time.monotonic() - begun < 30
-    assert code == 3, printed
-    assert "endpoint.budget_minutes=1 leaves no room for a wait of 300" in " ".join(printed)
-    assert next(r.getMessage() for r in caplog.records).endswith(
-        "Trying again in 300 s, as the server asks."
-    )
 
 
 # --- the dry run --------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ AGENTS = {
 }
 COMMON = [
     "env.kwargs={max_steps: 4, num_tasks: 20}", "evaluation.split=valid_seen", "evaluation.tasks=4",
-    "endpoint.first_wait=0.02", "endpoint.longest_wait=0.5", "endpoint.retries=80",
+    "endpoint.first_wait=0.01", "endpoint.retries=80",
     "endpoint.input_price=1", "endpoint.output_price=2",
 ]  # fmt: skip
 

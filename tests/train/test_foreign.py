@@ -20,9 +20,10 @@ from paw_gym.registration import text_env_ids
 from paw_gym.transition import Episode, Transition, write_jsonl
 from paw_train.cli import main
 from paw_train.evaluation import program
+from paw_train.evaluation.recorded import located, recorded_env, recorded_settings
 from paw_train.settings import Settings
 from paw_train.settings.base import groups_of
-from paw_train.settings.recorded import located, recorded_env, recorded_id, recorded_settings
+from paw_train.settings.env import recorded_id
 
 ALFWORLD = "paw_gym/ALFWorld-v0"
 ATTACKS = (

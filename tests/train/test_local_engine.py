@@ -161,7 +161,7 @@ def test_the_best_score_chooses_the_checkpoint_where_partial_success_pays(tmp_pa
         [f"out={tmp_path}", "updates=2", "env.id=paw_gym/WebShop-v0", "env.reward=environment",
          "env.kwargs={max_steps: 6, num_products: 64}", "env.invalid_penalty=0", "cloning.steps=60",
          "rollout.max_response_tokens=24", "rollout.max_context_tokens=3000", "evaluation.every=1",
-         "evaluation.select_by=score", "evaluation.split=test", "evaluation.selection_split=valid"],
+         "evaluation.split=test", "evaluation.selection_split=valid"],
         quiet=True,
     )  # fmt: skip
     start, *checks = _lines(run / "validation.jsonl")

@@ -18,7 +18,7 @@ from paw_train.settings import CriticSettings  # noqa: E402
 from paw_train.settings.model import ScratchModelSettings  # noqa: E402
 
 SMALL = ScratchModelSettings(hidden=16, layers=2, heads=2, kv_heads=1, intermediate=32)
-LEARNED = {"value_target": [3.0] * 20, "old_value": [0.0] * 20}
+LEARNED = {"value_target": [3.0] * 20}
 ROWS = [token_row(range(5, 25), ((4, 9), (9, 14)), **LEARNED)]
 
 

@@ -19,7 +19,7 @@ import hostile  # noqa: E402
 from paw_gym.pool import EnvPool  # noqa: E402
 from paw_gym.transition import read_jsonl  # noqa: E402
 from paw_train.algorithms import grpo  # noqa: E402
-from paw_train.algorithms.experience import RewardTerms, collect, prepare  # noqa: E402
+from paw_train.algorithms.experience import collect, prepare  # noqa: E402
 from paw_train.algorithms.paw import adaptive_weight  # noqa: E402
 from paw_train.evaluation.summary import joined  # noqa: E402
 from paw_train.reporting.run.data import load_run  # noqa: E402
@@ -65,11 +65,11 @@ def _settings(*more: str, env: Any = None) -> list[str]:
 
 
 def test_a_list_of_environments_is_recorded_and_read_again() -> None:
-    settings = load_settings("smoke", _settings("env.lake.weight=2", "env.sokoban.group_size=3"))
+    settings = load_settings("smoke", _settings("env.lake.weight=2"))
     assert Settings.read(json.loads(json.dumps(settings.to_dict()))) == settings
     lake, sokoban = settings.members
-    assert (lake.name, lake.weight, lake.group_size) == ("lake", 2.0, settings.rollout.group_size)
-    assert (sokoban.name, sokoban.group_size, sokoban.env.mode) == ("sokoban", 3, "conversation")
+    assert (lake.name, lake.weight) == ("lake", 2.0)
+    assert (sokoban.name, sokoban.weight, sokoban.env.mode) == ("sokoban", 1.0, "conversation")
     assert (sokoban.selection_split, sokoban.split) == ("valid", "test"), "those of the environment"
 
 
@@ -146,9 +146,9 @@ def _two_worlds(made_up: Any) -> Any:
     return collect(trajectories)
 
 
-def test_each_environment_has_its_own_largest_return_and_scale(made_up: Any) -> None:
+def test_each_environment_has_its_own_largest_return(made_up: Any) -> None:
     pool = _two_worlds(made_up)
-    terms = {"a": RewardTerms(10.0), "b": RewardTerms(40.0, reward_scale=3.0)}
+    terms = {"a": 10.0, "b": 40.0}
     algorithm = AlgorithmSettings(normalize=False)
     rest = (algorithm, ObjectiveSettings(kl_coef=0.0), WorldModelSettings())
     found = prepare(pool, *rest, terms)
@@ -156,29 +156,16 @@ def test_each_environment_has_its_own_largest_return_and_scale(made_up: Any) -> 
     assert torch.allclose(found.plan.lambdas, 1 - means / torch.tensor([10.0, 40.0]))
     assert found.metrics["lambda_mean/b"] == pytest.approx(adaptive_weight(means[1:], 40.0).item())
     raw = grpo(pool.returns, pool.group, False)[pool.episode]
-    scale = torch.tensor([1.0, 3.0])[pool.group[pool.episode]]
-    assert torch.allclose(found.advantages, (raw * scale).float())
+    assert torch.allclose(found.advantages, raw.float())
     batch = prepare(pool, AlgorithmSettings(), *rest[1:], terms)
     own = torch.stack([pool.returns[pool.group == g].std() for g in (0, 1)])  # one group each
     assert torch.allclose(batch.advantages, (raw / own[pool.group[pool.episode]]).float())
 
 
-def test_normalized_advantages_have_the_same_size_in_each_environment(made_up: Any) -> None:
-    pool = _two_worlds(made_up)
-    algorithm = AlgorithmSettings(normalize=False)
-    rest = (algorithm, ObjectiveSettings(kl_coef=0.0), WorldModelSettings())
-    plain = prepare(pool, *rest, {"a": RewardTerms(10.0), "b": RewardTerms(10.0)})
-    own = {"a": RewardTerms(10.0), "b": RewardTerms(10.0, 50.0, normalize_advantages=True)}
-    found = prepare(pool, *rest, own)
-    second = pool.group[pool.episode] == 1
-    assert torch.equal(found.advantages[~second], plain.advantages[~second])
-    assert found.advantages[second].square().mean().item() == pytest.approx(1.0, rel=1e-5)
-
-
 def test_an_environment_in_a_mixture_of_terms_counts_as_alone(made_up: Any) -> None:
     pool = collect(made_up(False))
     rest = (AlgorithmSettings(), ObjectiveSettings(kl_coef=0.0), WorldModelSettings())
-    alone, listed = prepare(pool, *rest, 10.0), prepare(pool, *rest, {"": RewardTerms(10.0)})
+    alone, listed = prepare(pool, *rest, 10.0), prepare(pool, *rest, {"": 10.0})
     assert torch.equal(alone.advantages, listed.advantages)
     assert torch.equal(alone.plan.weights, listed.plan.weights)
 
@@ -258,7 +245,7 @@ def test_one_environment_is_a_list_of_length_one(tmp_path: Path) -> None:
 
 def test_a_run_of_two_environments_shows_each(tmp_path: Path) -> None:
     more = ["updates=2", "rollout.groups=3", "env.lake.weight=2", "record.every=1"]
-    run = _train(tmp_path, [LAKE, SOKOBAN], *more, "env.sokoban.group_size=3")
+    run = _train(tmp_path, [LAKE, SOKOBAN], *more)
     first = _metrics(run)[0]
     assert {"reward_mean/lake", "reward_mean/sokoban", "lambda_mean/lake"} <= set(first)
     played = list(read_jsonl(run / "rollouts" / "000001.jsonl"))

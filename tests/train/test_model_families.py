@@ -172,7 +172,7 @@ def test_a_dialogue_that_goes_back_is_answered_as_anew(policy: tuple[str, LocalP
 def test_what_a_dialogue_still_has_in_common_is_not_read_again() -> None:
     local = LocalPolicy(_model("Llama"), TOKENIZER)
     sampling = Sampling(temperature=0.0, max_tokens=1, stop=())
-    session = local.session(sampling, True, prefill_tokens=1)  # each by itself, without padding
+    session = local.session(sampling, True)  # each by itself, without padding
     read: list[int] = []
     local.model.get_decoder().register_forward_pre_hook(
         lambda _, __, given: read.append(given["input_ids"].numel()), with_kwargs=True

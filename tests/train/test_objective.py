@@ -240,11 +240,7 @@ class TestMicroBatches:
     def test_gradients_of_any_split_add_up(self, model, data):
         seed = data.draw(st.integers(0, 10**6))
         rows = make_rows(seed, 8)
-        objective = ObjectiveSettings(
-            kl_coef=0.1,
-            aggregation=data.draw(st.sampled_from(["token-mean", "sequence-mean", "fixed-length"])),
-            fixed_length=7,
-        )
+        objective = ObjectiveSettings(kl_coef=0.1)
         world_model = WorldModelSettings(
             loss=data.draw(st.sampled_from(["cmae", "mae", "ce"])), rho=0.4
         )
@@ -395,26 +391,6 @@ class TestVariants:
             start = len(row.prompt) + len(row.action)
             per_row.append(F.cross_entropy(model(ids).logits[0, start - 1 : -1], ids[0, start:]))
         torch.testing.assert_close(got.wm_loss, torch.stack(per_row).mean())
-
-    def test_the_three_aggregations_by_hand(self):
-        batch = batch_of(torch.tensor([[0, 1, 1], [0, 1, 0]]), advantages=torch.tensor([1.0, -4.0]))
-        fixed = ObjectiveSettings(kl_coef=0.0, aggregation="fixed-length", fixed_length=10)
-        totals = MiniBatchTotals.count(1, [batch])
-        # -(1 + 1 - 4) / (2 rows * 10 tokens); by sequence -(1 - 4) / 2; by token -(1 + 1 - 4) / 3
-        wanted = {"fixed-length": 0.1, "sequence-mean": 1.5, "token-mean": 2 / 3}
-        for name, value in wanted.items():
-            chosen = fixed.replace(aggregation=name)
-            loss = combined_loss(torch.zeros(2, 3), batch, totals, chosen, OFF).loss
-            assert loss.item() == pytest.approx(value)
-
-    def test_two_transitions_in_a_row_are_two_in_a_mean_over_sequences(self):
-        batch = batch_of(torch.tensor([[0, 1, 1, 1]]))
-        batch.share = torch.tensor([[0.0, 0.5, 0.5, 1.0]])
-        batch.advantage = torch.tensor([[0.0, 1.0, 1.0, -4.0]])
-        totals = MiniBatchTotals.count(1, [batch])
-        objective = ObjectiveSettings(kl_coef=0.0, aggregation="sequence-mean")
-        loss = combined_loss(torch.zeros(1, 4), batch, totals, objective, OFF).loss
-        assert totals.sequences == 2 and loss.item() == pytest.approx(1.5)
 
     @pytest.mark.parametrize("preset", ["paw", "echo"])
     def test_observations_take_no_importance_ratio(self, preset):
@@ -633,8 +609,7 @@ class TestErrors:
             ({"clip_low": 1.0}, "objective.clip_low is "),
             ({"clip_high": -0.1}, "objective.clip_high is "),
             ({"kl_coef": math.nan}, "objective.kl_coef is "),
-            ({"aggregation": "mean"}, "objective.aggregation: .* Did you mean 'token-mean'"),
-            ({"aggregation": "fixed-length"}, "needs `fixed_length`"),
+            ({"kl_in": "losss"}, "objective.kl_in: .* Did you mean 'loss'"),
         ],
     )
     def test_settings_out_of_range(self, change, message):

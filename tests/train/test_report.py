@@ -54,7 +54,7 @@ def write_run(
         "algorithm": {"name": "grpo", "normalize": True},
         "objective": {"kl_coef": 0.0},
         "world_model": {"enabled": True, "loss": "cmae", "coef": 0.1},
-        "optimizer": {"lr": 2e-4, "betas": [0.9, 0.999]},
+        "optimizer": {"lr": 2e-4, "minibatches": 4},
         "evaluation": {"split": "valid_unseen", "selection_split": "valid_seen", "every": 5},
     }
     write_json(folder / "config.json", config)

@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from forked import run_smoke
 
@@ -18,22 +19,19 @@ from paw_train.evaluation import world_model_program
 from paw_train.evaluation.terminal import Display
 from paw_train.reporting.compare.results import read_run
 from paw_train.reporting.run.page import write_report
-from paw_train.settings import load_settings
 from paw_train.training import local
-from paw_train.world_model_learning import stages
+from paw_train.world_model_learning import predicting, stages
 
 OWN = {
     "episodes": 4,
     "held_out_episodes": 2,
     "encoder": "words",
-    "checkpoint_every": 1,
-    "easy.samples": 2,
+    "easy_samples": 2,
     "max_share": 0.5,
     "rwml.updates": 3,
     "rwml.transitions": 3,
     "rwml.group_size": 3,
     "rwml.max_tokens": 16,
-    "rwml.binary": "false",
     "rwml.lr": 1e-3,
     "sft.updates": 3,
     "sft.batch_tokens": 600,
@@ -184,11 +182,10 @@ def test_runs_share_what_the_start_policy_played(tmp_path: Path) -> None:
     assert len(list((tmp_path / "shared").glob("*-transitions"))) == 1
 
 
-def test_nothing_left_to_learn_is_said(tmp_path: Path) -> None:
-    easy = ["world_model_learning.rwml.threshold=1.99", "world_model_learning.easy.keep=0"]
+def test_nothing_left_to_learn_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # every cosine of word counts is 0 or more: within that distance but for blank predictions
-    solved = ["world_model_learning.easy.solved=0.01"]
-    with pytest.raises(ValueError, match="easy.keep"):
-        local.train_from_recipe("smoke", [*overrides(tmp_path, "rwml"), *easy, *solved], quiet=True)
-    settings = load_settings("smoke", [*overrides(tmp_path, "rwml"), *easy])
-    assert settings.world_model_learning.easy.keep == 0
+    easy = ["world_model_learning.rwml.threshold=1.99"]
+    monkeypatch.setattr(predicting, "_KEPT_EASY", 0.0)
+    monkeypatch.setattr(stages, "solved_shares", lambda guesses, *_: np.ones(len(guesses)))
+    with pytest.raises(ValueError, match="Lower the threshold"):
+        local.train_from_recipe("smoke", [*overrides(tmp_path, "rwml"), *easy], quiet=True)

@@ -176,27 +176,26 @@ def test_a_run_that_keeps_skipping_is_stopped_and_a_good_step_forgives(made_up: 
     good = prepare(collect(made_up(True)), AlgorithmSettings(), objective, PAW, 10.0)
     bad = prepare(collect(made_up(True)), AlgorithmSettings(), objective, PAW, 10.0)
     _spoil(bad.rows, float("inf"))
-    updater = Updater(policy, None, OptimizerSettings(max_skipped=1), objective, PAW, 1.0, 9)
-    for update, experience in enumerate([bad, good, bad]):
+    updater = Updater(policy, None, OptimizerSettings(), objective, PAW, 1.0, 9)
+    for update, experience in enumerate([bad, good, bad, bad, bad]):
         metrics = updater.step(experience.rows, update, 0)
         assert all(torch.isfinite(torch.tensor(v)) for v in metrics.values())
-    with pytest.raises(TrainingDivergedError, match=r"2 optimizer steps in a row.*optimizer\.lr"):
-        updater.step(bad.rows, 3, 0)
+    with pytest.raises(TrainingDivergedError, match=r"4 optimizer steps in a row.*optimizer\.lr"):
+        updater.step(bad.rows, 5, 0)
 
 
 def test_a_critic_that_diverges_stops_the_run_and_leaves_no_infinity(made_up: Any) -> None:
     policy, objective = _policy(torch.float32), ObjectiveSettings(kl_coef=0.0)
     algorithm = AlgorithmSettings(name="ppo", critic=CriticSettings(lr=1e30))
-    critic = Critic(policy, algorithm.critic, algorithm.level, 10**6, max_skipped=1)
-    settings = OptimizerSettings(max_skipped=9)
-    updater = Updater(policy, None, settings, objective, PAW, 1.0, 9, critic)
+    critic = Critic(policy, algorithm.critic, algorithm.level, 10**6)
+    updater = Updater(policy, None, OptimizerSettings(), objective, PAW, 1.0, 9, critic)
     with pytest.raises(TrainingDivergedError, match=r"algorithm\.critic\.lr"):
-        for update in range(4):
+        for update in range(6):
             pool = collect(made_up(True))
             experience = prepare(pool, algorithm, objective, PAW, 10.0, updater.signals(pool))
             metrics = updater.step(experience.rows, update, 0)
             assert all(torch.isfinite(torch.tensor(v)) for v in metrics.values())
-    assert critic.guarded_step.skipped == 2
+    assert critic.guarded_step.skipped == 4
 
 
 def test_muon_steps_the_matrices_of_the_blocks_and_continues_from_its_state(made_up: Any) -> None:
@@ -233,7 +232,6 @@ def test_learning_rate_schedules() -> None:
     assert rates() == [1.0] * 10
     assert rates(schedule="linear")[5] == pytest.approx(0.5)
     assert rates(schedule="cosine")[5] == pytest.approx(0.5)
-    assert rates(schedule="linear", final_lr=0.5)[5] == pytest.approx(0.75)
     assert rates(warmup_updates=4)[:4] == [0.25, 0.5, 0.75, 1.0]
 
 

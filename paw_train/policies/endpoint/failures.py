@@ -27,8 +27,7 @@ _VALUE = re.compile(r"unsupported value|only the default|does(n't| not) support 
 class Fallbacks:
     """Fields of the body that a server refuses, and their replacements."""
 
-    def __init__(self, token_limit_field: str) -> None:
-        self._limit_field = token_limit_field
+    def __init__(self) -> None:
         self._refused: set[str] = set()
 
     @property
@@ -77,8 +76,7 @@ class Fallbacks:
         if not _UNKNOWN.search(text) or _VALUE.search(text):
             return None
         name = _field(error, sent)
-        replaced = name != "max_tokens" or self._limit_field == name
-        return name if name in _SENTENCES and replaced else None
+        return name if name in _SENTENCES else None
 
 
 def _field(error: Exception, sent: Mapping[str, Any]) -> str | None:
@@ -109,16 +107,15 @@ _SAMPLING = (
     "The server refuses `{0}`; it is left out, so responses are sampled with the server's default."
 )
 _SENTENCES = {
-    "max_tokens": "The server refuses `max_tokens`; `max_completion_tokens` is sent instead "
-    "(endpoint.token_limit_field=max_completion_tokens).",
+    "max_tokens": "The server refuses `max_tokens`; `max_completion_tokens` is sent instead.",
     "stop": "The server refuses `stop`; responses are truncated here at the stop text "
     "(endpoint.send_stop=false).",
     "stop in thoughts": "The server ends a thought at a stop text in it; none is sent, and responses are "
     "truncated here (endpoint.send_stop=false).",
-    "seed": "The server refuses `seed`; none is sent, and sampled responses cannot be repeated there "
-    "(endpoint.send_seed=false).",
+    "seed": "The server refuses `seed`; none is sent, and sampled responses cannot be repeated "
+    "there.",
     "tool_choice": "The server refuses `tool_choice`; it is left out, so the model decides.",
-    **{name: _SAMPLING.format(name) for name in ("temperature", "top_p", "top_k", "min_p")},
+    **{name: _SAMPLING.format(name) for name in ("temperature", "top_p", "top_k")},
 }
 """the fallback for each field of the body, and the setting that chooses it from the start"""
 

@@ -56,7 +56,6 @@ from paw_train.rollouts.policy import (
     spoken,
 )
 from paw_train.settings.endpoint import EndpointSettings
-from paw_train.settings.rollout import PREFILL_TOKENS
 
 if TYPE_CHECKING:
     from paw_train.rollouts.chat import ChatFormat
@@ -122,7 +121,7 @@ class EndpointPolicy:
         self.chat = tokenized if self.settings.api == "completions" else None
         self._counter = tokenized
         self.usage = Usage()
-        self.fallbacks = Fallbacks(self.settings.token_limit_field)
+        self.fallbacks = Fallbacks()
         self._limits = Limits(self.settings)
         self.budget = self._limits.budget
         """what this policy has used, and may"""
@@ -168,9 +167,7 @@ class EndpointPolicy:
         """The tokens of a dialogue by the model's own tokenizer (``endpoint.tokenizer``), or ``None``."""
         return None if self._counter is None else len(self._counter.dialogue(messages))
 
-    def session(
-        self, sampling: Sampling, growing: bool, prefill_tokens: int = PREFILL_TOKENS
-    ) -> EndpointSession:
+    def session(self, sampling: Sampling, growing: bool) -> EndpointSession:
         """Opens a session on a batch of episodes (see ``rollouts.policy.Policy``)."""
         return EndpointSession(self, sampling)
 
@@ -178,7 +175,7 @@ class EndpointPolicy:
         """A response to each request."""
         return self._thread.run(self._gather([self._answer(r, sampling) for r in requests]))
 
-    def scoring(self, growing: bool, prefill_tokens: int = PREFILL_TOKENS) -> EndpointPolicy:
+    def scoring(self, growing: bool) -> EndpointPolicy:
         """Opens a session that scores given responses (see ``ScoringPolicy``); it keeps nothing."""
         if self.chat is None:
             raise ValueError(
@@ -219,7 +216,7 @@ class EndpointPolicy:
         body = {
             "model": self.model,
             "prompt": [[*request.ids, *continuation] for continuation in request.continuations],
-            self.settings.token_limit_field: 1,  # servers refuse 0
+            "max_tokens": 1,  # servers refuse 0
             "temperature": 0.0,
             "echo": True,
             "logprobs": 1,
@@ -262,7 +259,7 @@ class EndpointPolicy:
 
     def _body(self, request: Request, sampling: Sampling) -> dict[str, Any]:
         s = self.settings
-        body: dict[str, Any] = {"model": self.model, s.token_limit_field: sampling.max_tokens}
+        body: dict[str, Any] = {"model": self.model, "max_tokens": sampling.max_tokens}
         if s.api == "chat":
             body["messages"] = spoken(request.messages)
         else:
@@ -271,14 +268,12 @@ class EndpointPolicy:
             body["prompt"] = list(ids)
         body["temperature"] = sampling.temperature
         if request.tools:
-            body |= {"tools": [dict(tool) for tool in request.tools], "tool_choice": s.tool_choice}
+            body |= {"tools": [dict(tool) for tool in request.tools], "tool_choice": "auto"}
         elif s.send_stop and sampling.stop:
             body["stop"] = list(sampling.stop)
         if sampling.temperature > 0:
-            if s.send_seed:
-                body["seed"] = request.seed % 2**31
-            optional = {"top_p": (sampling.top_p, 1.0), "top_k": (sampling.top_k, 0),
-                        "min_p": (sampling.min_p, 0.0)}  # fmt: skip
+            body["seed"] = request.seed % 2**31
+            optional = {"top_p": (sampling.top_p, 1.0), "top_k": (sampling.top_k, 0)}
             body |= {name: value for name, (value, off) in optional.items() if value != off}
         return body | s.extra
 
@@ -356,7 +351,7 @@ class EndpointPolicy:
         self.usage.retries += 1
         if asked and getattr(error, "status_code", None) in (429, 503):
             self._limits.pause(asked)
-        await self.budget.in_time(self._backoff.wait(failures, error))
+        await asyncio.sleep(self._backoff.wait(failures, error))
 
     def _is_news(self, asked: float | None) -> bool:
         """True if a server asks for a long wait that has not been reported."""
@@ -378,7 +373,7 @@ class EndpointPolicy:
 
     async def _try(self, body: Mapping[str, Any]) -> dict[str, Any]:
         chat = self.settings.api == "chat"
-        estimate = _estimate(body, self.settings.token_limit_field)
+        estimate = _estimate(body)
         async with self._limits.request(estimate) as used:
             # the raw call: the typed one would check field names, and servers have their own
             reply = await self._client.post(
@@ -392,7 +387,6 @@ class EndpointPolicy:
             used.completion_tokens = (
                 counted["completion_tokens"] if counted else estimate.completion_tokens
             )
-            used.cached_tokens = answer["cached_tokens"]
             return answer
 
     async def _ask_context_tokens(self) -> int | None:
@@ -448,7 +442,7 @@ class EndpointPolicy:
         u.cached_tokens += answer["cached_tokens"]
         u.uncounted += not (answer["prompt_tokens"] or answer["completion_tokens"])
         if s.priced:
-            u.cost = s.cost(u.prompt_tokens, u.completion_tokens, u.cached_tokens)
+            u.cost = s.cost(u.prompt_tokens, u.completion_tokens)
 
     def _response(self, answer: Mapping[str, Any], sampling: Sampling) -> Response:
         text, reason = finish_text(answer, sampling.stop, self._thought_opened)
@@ -492,9 +486,9 @@ class EndpointSession:
         return self.policy.answer(requests, self.sampling)
 
 
-def _estimate(body: Mapping[str, Any], limit_field: str) -> Use:
+def _estimate(body: Mapping[str, Any]) -> Use:
     """The most that a request may use; the tokens of messages by about four characters each."""
-    most = next(float(body[n]) for n in (limit_field, "max_completion_tokens") if n in body)
+    most = next(float(body[n]) for n in ("max_tokens", "max_completion_tokens") if n in body)
     if "prompt" in body:
         parts = body["prompt"] if body.get("echo") else [body["prompt"]]
         return Use(float(sum(map(len, parts))), most * len(parts))

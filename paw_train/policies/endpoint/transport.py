@@ -10,7 +10,7 @@ import random
 import re
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -180,11 +180,6 @@ class Use:
 
     prompt_tokens: float
     completion_tokens: float
-    cached_tokens: float = 0.0
-
-    @property
-    def tokens(self) -> float:
-        return self.prompt_tokens + self.completion_tokens
 
 
 class Budget:
@@ -193,22 +188,16 @@ class Budget:
     A request that fits once others under way have taken less than they might waits for them.
     """
 
-    def __init__(
-        self, settings: EndpointSettings, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._settings, self._clock = settings, clock
-        minutes = settings.budget_minutes
-        self._deadline = None if minutes is None else clock() + 60.0 * minutes
+    def __init__(self, settings: EndpointSettings) -> None:
+        self._settings = settings
         self._requests = 0
-        self._tokens = 0.0
         self._cost = 0.0
         self._claims: list[Use] = []
         self._freed = asyncio.Condition()
 
     def continue_from(self, earlier: Budget) -> None:
         """Counts what an earlier model of the same command has used."""
-        self._deadline, self._requests = earlier._deadline, earlier._requests
-        self._tokens, self._cost = earlier._tokens, earlier._cost
+        self._requests, self._cost = earlier._requests, earlier._cost
 
     async def enter(self, claim: Use) -> None:
         """Waits until a request fits, and reserves the most that it may take.
@@ -228,35 +217,22 @@ class Budget:
         """Replaces a claim by what was used."""
         async with self._freed:
             self._claims = [other for other in self._claims if other is not claim]
-            self._tokens += used.tokens
             self._cost += self._cost_of(used)
             self._freed.notify_all()
 
-    async def in_time(self, wait: float) -> None:
-        """Waits so many seconds."""
-        if wait and self._deadline is not None and self._clock() + wait >= self._deadline:
-            raise BudgetReached(f"{self._of_time()} leaves no room for a wait of {wait:,.1f} s.")
-        await asyncio.sleep(wait)
-
-    def _of_time(self) -> str:
-        return f"endpoint.budget_minutes={self._settings.budget_minutes:g}"
-
     def _cost_of(self, use: Use) -> float:
-        return self._settings.cost(use.prompt_tokens, use.completion_tokens, use.cached_tokens)
+        return self._settings.cost(use.prompt_tokens, use.completion_tokens)
 
     def _reached(self, claims: Sequence[Use]) -> str | None:
         """The setting that these claims would exceed beside all that was used."""
         s = self._settings
         uses: tuple[tuple[str, float | None, float], ...] = (
             ("budget_requests", s.budget_requests, self._requests + 1),
-            ("budget_tokens", s.budget_tokens, self._tokens + sum(c.tokens for c in claims)),
             ("budget_cost", s.budget_cost, self._cost + sum(map(self._cost_of, claims))),
         )
         for name, limit, use in uses:
             if limit is not None and use > limit:
                 return f"endpoint.{name}={limit:g}"
-        if self._deadline is not None and self._clock() >= self._deadline:
-            return self._of_time()
         return None
 
 
@@ -273,7 +249,7 @@ class Limits:
         """Waits until a request may be sent; the value is to be set to what it has used."""
         used = Use(0.0, 0.0)  # a request that fails is taken to be free
         async with self._places:
-            await self.budget.in_time(max(0.0, self._free - time.monotonic()))
+            await asyncio.sleep(max(0.0, self._free - time.monotonic()))
             await self.budget.enter(claim)
             try:
                 yield used

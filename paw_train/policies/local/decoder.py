@@ -45,10 +45,10 @@ ROOT = -1
 """the parent of a tree's first tokens: the row's last token"""
 
 
-def open_decoder(model: Any, rows: int, prefill_tokens: int = PREFILL_TOKENS) -> Decoder:
+def open_decoder(model: Any, rows: int) -> Decoder:
     """A decoder of ``rows`` sequences, by the kind of the model's cache."""
     if takes_batches(model):
-        return BatchDecoder(model, rows, prefill_tokens, _launches_cost(model))
+        return BatchDecoder(model, rows, fixed=_launches_cost(model))
     return PlainDecoder(model, rows)
 
 

@@ -92,6 +92,10 @@ def _mover(master: Tensor) -> Callable[[Tensor], None]:
     return move
 
 
+MAX_SKIPPED = 3
+"""steps in a row that may be left out"""
+
+
 class TrainingDivergedError(ValueError):
     """Losses, gradients or weights stopped being finite; nothing was saved since."""
 
@@ -101,7 +105,6 @@ class GuardedStep:
 
     Args:
         max_norm: the gradient's norm is scaled down to it.
-        max_skipped: number of steps in a row that may be left out.
         rate: the setting of the learning rate, which the error names.
     """
 
@@ -110,11 +113,10 @@ class GuardedStep:
         weights: MasterWeights,
         optimizers: Sequence[torch.optim.Optimizer],
         max_norm: float,
-        max_skipped: int,
         rate: str,
     ) -> None:
         self.weights, self.optimizers = weights, optimizers
-        self.max_norm, self.max_skipped, self.rate = max_norm, max_skipped, rate
+        self.max_norm, self.rate = max_norm, rate
         self.skipped = 0
         """number of steps left out since the last good one; nothing is saved unless it is 0"""
 
@@ -133,7 +135,7 @@ class GuardedStep:
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
         self.skipped += 1
-        if self.skipped > self.max_skipped:
+        if self.skipped > MAX_SKIPPED:
             self.require_good()
         return norm
 
@@ -142,7 +144,6 @@ class GuardedStep:
         if self.skipped:
             raise TrainingDivergedError(
                 f"The last {self.skipped} optimizer steps in a row had a loss or gradient that is not "
-                f"finite (optimizer.max_skipped={self.max_skipped}), and nothing was saved since. Run it "
-                f"again with a lower {self.rate}: it goes on from what was saved before, or "
-                "with --fresh from the start."
+                f"finite, and nothing was saved since. Run it again with a lower {self.rate}: it goes on "
+                "from what was saved before, or with --fresh from the start."
             )

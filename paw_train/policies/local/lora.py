@@ -77,8 +77,7 @@ def attach(model: Any, settings: LoraSettings, seed: int) -> None:
         targets = [name.strip() for name in targets.split(",") if name.strip()]
     config = peft.LoraConfig(
         r=settings.rank,
-        lora_alpha=2 * settings.rank if settings.alpha is None else settings.alpha,
-        lora_dropout=settings.dropout,
+        lora_alpha=2 * settings.rank,
         target_modules=targets,
         task_type="CAUSAL_LM",
     )

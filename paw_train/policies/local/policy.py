@@ -25,7 +25,7 @@ from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import Sampling
 from paw_train.rollouts.scoring import batch_logprobs
 from paw_train.settings.model import LoraSettings
-from paw_train.settings.rollout import KEPT_CACHE_SHARE, PREFILL_TOKENS
+from paw_train.settings.rollout import KEPT_CACHE_SHARE
 
 
 class LocalPolicy:
@@ -103,11 +103,9 @@ class LocalPolicy:
         """Id that fills a batch up; never read."""
         return int(self.tokenizer.pad_token_id or 0)
 
-    def session(
-        self, sampling: Sampling, growing: bool, prefill_tokens: int = PREFILL_TOKENS
-    ) -> LocalSession:
+    def session(self, sampling: Sampling, growing: bool) -> LocalSession:
         """Opens a session on a batch of episodes (see ``rollouts.policy.Policy``)."""
-        return LocalSession(self.model, self.chat, sampling, growing, prefill_tokens)
+        return LocalSession(self.model, self.chat, sampling, growing)
 
     def rest(self) -> None:
         """Gives back what a rollout left on a GPU, if it takes much of it: training comes next."""
@@ -115,9 +113,9 @@ class LocalPolicy:
             whole = torch.cuda.get_device_properties(self.device).total_memory
             release_buffers(self.model, KEPT_CACHE_SHARE * whole)
 
-    def scoring(self, growing: bool, prefill_tokens: int = PREFILL_TOKENS) -> LocalScoringSession:
+    def scoring(self, growing: bool) -> LocalScoringSession:
         """Opens a session that scores given responses (see ``rollouts.policy.ScoringPolicy``)."""
-        return LocalScoringSession(self.model, growing, prefill_tokens)
+        return LocalScoringSession(self.model, growing)
 
     @overload
     def logprobs(

@@ -71,11 +71,10 @@ def _invert(logprobs: Tensor, uniform: Tensor) -> Tensor:
 
 
 def truncate(logits: Tensor, sampling: Sampling) -> Tensor:
-    """[B, V] tempered logits with -inf where ``top_k``, then ``top_p``, or ``min_p`` rule a token out.
+    """[B, V] tempered logits with -inf where ``top_k``, then ``top_p``, rule a token out.
 
     ``top_p`` counts among the tokens that ``top_k`` left (Holtzman et al. 2020, "The Curious Case of
-    Neural Text Degeneration"); ``min_p`` is relative to the most likely token (Nguyen et al. 2024,
-    "Turning Up the Heat: Min-p Sampling"). At least one token stays.
+    Neural Text Degeneration"). At least one token stays.
     """
     ordered, order = logits.sort(dim=-1, descending=True, stable=True)
     allowed = torch.ones_like(ordered, dtype=torch.bool)
@@ -84,8 +83,6 @@ def truncate(logits: Tensor, sampling: Sampling) -> Tensor:
     if sampling.top_p < 1:
         probs = ordered.masked_fill(~allowed, -torch.inf).softmax(-1)
         allowed &= probs.cumsum(-1) - probs < sampling.top_p
-    if sampling.min_p > 0:
-        allowed &= ordered >= ordered[:, :1] + float(np.log(sampling.min_p))
     allowed[:, 0] = True
     keep = torch.zeros_like(allowed).scatter(-1, order, allowed)
     return logits.masked_fill(~keep, -torch.inf)

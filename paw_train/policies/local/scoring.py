@@ -29,12 +29,11 @@ class LocalScoringSession:
 
     Args:
         growing: whether contexts continue the earlier ones, so that only what is new is computed.
-        prefill_tokens: most tokens of one forward pass: memory, not results.
     """
 
-    def __init__(self, model: Any, growing: bool, prefill_tokens: int = PREFILL_TOKENS) -> None:
-        self.model, self.prefill_tokens = model, prefill_tokens
-        self._dialogues = DialogueCache(model, prefill_tokens) if growing else None
+    def __init__(self, model: Any, growing: bool) -> None:
+        self.model = model
+        self._dialogues = DialogueCache(model) if growing else None
 
     @torch.no_grad()
     def score(self, requests: Sequence[ScoreRequest]) -> list[Scores]:
@@ -52,8 +51,8 @@ class LocalScoringSession:
             self._dialogues.read |= {r.episode: list(r.ids) for r in requests}
             return found
         found = []
-        for part in _parts(requests, self.prefill_tokens):
-            decoder = BatchDecoder(self.model, len(part), self.prefill_tokens)
+        for part in _parts(requests, PREFILL_TOKENS):
+            decoder = BatchDecoder(self.model, len(part))
             found += _score_trees(decoder, {i: r.ids for i, r in enumerate(part)}, part)
         return found
 

@@ -29,6 +29,8 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<agent>{% endif %}"
 )
 _SPECIAL = ("<pad>", "<unk>", "<user>", "<agent>", "<end>")
+_POSITIONS = 4096
+"""longest context that a model is made for"""
 _TAGS = ("<action>", "</action>")
 """one token each"""
 
@@ -208,7 +210,7 @@ def scratch_model(settings: ScratchModelSettings, vocabulary: int, seed: int) ->
         num_attention_heads=settings.heads,
         num_key_value_heads=settings.kv_heads,
         intermediate_size=settings.intermediate,
-        max_position_embeddings=settings.max_positions,
+        max_position_embeddings=_POSITIONS,
         rope_parameters={"rope_type": "default", "rope_theta": settings.rope_theta},
         tie_word_embeddings=True,
         pad_token_id=0,

@@ -12,7 +12,6 @@ from paw_train.policies.local.sampling import sample_tokens, uniforms
 from paw_train.policies.local.stop_strings import StopTexts
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import Request, Response, Sampling
-from paw_train.settings.rollout import PREFILL_TOKENS
 
 _FEWEST_TAKEN = 0.5
 """share of dialogues that go on, below which the others are dropped: memory, against a copy of the cache"""
@@ -23,21 +22,12 @@ class LocalSession:
 
     Args:
         growing: whether contexts continue the earlier ones, so that only what is new is computed.
-        prefill_tokens: most context tokens of one forward pass: memory, not results.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        chat: ChatFormat,
-        sampling: Sampling,
-        growing: bool,
-        prefill_tokens: int = PREFILL_TOKENS,
-    ) -> None:
+    def __init__(self, model: Any, chat: ChatFormat, sampling: Sampling, growing: bool) -> None:
         self.model, self.chat, self.sampling = model, chat, sampling
-        self.prefill_tokens = prefill_tokens
         self._stops = StopTexts(chat, sampling.stop)
-        self._dialogues = DialogueCache(model, prefill_tokens) if growing else None
+        self._dialogues = DialogueCache(model) if growing else None
 
     def respond(self, requests: Sequence[Request]) -> list[Response]:
         """See ``rollouts.policy.Session``."""
@@ -49,7 +39,7 @@ class LocalSession:
         ]
         seeds = [r.seed for r in requests]
         if self._dialogues is None:
-            decoder = open_decoder(self.model, len(requests), self.prefill_tokens)
+            decoder = open_decoder(self.model, len(requests))
             news = dict(enumerate(contexts))
             return respond(decoder, news, self.chat, self.sampling, seeds, self._stops)
         names = [r.episode for r in requests]
@@ -64,8 +54,8 @@ class LocalSession:
 class DialogueCache:
     """Growing dialogues in one decoder, whose key-value cache lasts from turn to turn."""
 
-    def __init__(self, model: Any, prefill_tokens: int) -> None:
-        self.model, self.prefill_tokens = model, prefill_tokens
+    def __init__(self, model: Any) -> None:
+        self.model = model
         self.read: dict[str, list[int]] = {}
         """tokens of each dialogue that are in the cache; whoever feeds the decoder keeps this up"""
         self._decoder: Decoder | None = None
@@ -81,7 +71,7 @@ class DialogueCache:
         if not all(contexts):
             raise ValueError("A dialogue has no tokens; there is nothing to answer.")
         if self._decoder is None:
-            self._decoder = open_decoder(self.model, len(names), self.prefill_tokens)
+            self._decoder = open_decoder(self.model, len(names))
             self._row = {name: row for row, name in enumerate(names)}
         elif len(names) < _FEWEST_TAKEN * len(self._row):
             self._decoder.keep([self._row[name] for name in names])

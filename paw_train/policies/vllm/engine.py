@@ -22,7 +22,7 @@ from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.stop_strings import StopTexts
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import Request, Response, Sampling
-from paw_train.settings.rollout import PREFILL_TOKENS, VLLMSettings
+from paw_train.settings.rollout import VLLMSettings
 
 _SLACK = 0.95
 """of what is free: allocators leave gaps"""
@@ -44,9 +44,7 @@ class VLLMPolicy:
         """The engine's limit on context and response together."""
         return self.max_model_len
 
-    def session(
-        self, sampling: Sampling, growing: bool, prefill_tokens: int = PREFILL_TOKENS
-    ) -> VLLMSession:
+    def session(self, sampling: Sampling, growing: bool) -> VLLMSession:
         """Opens a session on a batch of episodes (see ``rollouts.policy.Policy``)."""
         return VLLMSession(self, sampling)
 
@@ -74,7 +72,8 @@ class FollowingVLLM:
     """A vLLM engine that samples with the current weights of a local policy.
 
     Training with it is on-policy: each session begins with the local policy's weights. Between ``rest`` and
-    the next session, an engine on a GPU keeps neither weights nor cache there (``settings.sleep``).
+    the next session, an engine on a GPU keeps neither weights nor cache there, unless
+    ``settings.gpu_memory`` gives it a share of its own.
 
     Args:
         reserved: bytes of the GPU that training takes later and holds while the engine is awake.
@@ -95,16 +94,17 @@ class FollowingVLLM:
             )
         self.local = local
         settings = settings or VLLMSettings()
-        if settings.dtype == "auto":  # vLLM's own choice would round a float32 model to half
-            dtype: Any = str(local.model.dtype).removeprefix("torch.")
-            settings = settings.replace(dtype=dtype)
+        # vLLM's own choice would round a float32 model to half
+        extra: dict[str, Any] = {
+            "dtype": str(local.model.dtype).removeprefix("torch."),
+            **settings.extra,
+        }
         on_gpu = local.device.type == "cuda"
-        if on_gpu and settings.gpu_memory is None:
-            settings = settings.replace(gpu_memory=_free_share(local.device, reserved))
-        self._sleeps, self._asleep = on_gpu and settings.sleep, False
+        self._sleeps, self._asleep = on_gpu and settings.gpu_memory is None, False
         if self._sleeps:
-            extra: dict[str, Any] = {"enable_sleep_mode": True, **settings.extra}
-            settings = settings.replace(extra=extra)
+            settings = settings.replace(gpu_memory=_free_share(local.device, reserved))
+            extra = {"enable_sleep_mode": True, **extra}
+        settings = settings.replace(extra=extra)
         # vLLM 0.29's default on a GPU is a second one, whose weights were never replaced here
         os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
         with tempfile.TemporaryDirectory(prefix="paw-vllm-") as folder:
@@ -112,16 +112,14 @@ class FollowingVLLM:
             self.engine = VLLMPolicy(folder, settings)
         self.chat = local.chat
 
-    def session(
-        self, sampling: Sampling, growing: bool, prefill_tokens: int = PREFILL_TOKENS
-    ) -> VLLMSession:
+    def session(self, sampling: Sampling, growing: bool) -> VLLMSession:
         """Takes over the local policy's weights and opens a session."""
         # the cache last: only then is the memory that loading takes free again
         self._wake("weights")
         self.engine.load_weights(self.local.model.state_dict().items())
         self._wake("kv_cache")
         self._asleep = False
-        return self.engine.session(sampling, growing, prefill_tokens)
+        return self.engine.session(sampling, growing)
 
     def _wake(self, part: str) -> None:
         if self._asleep:
@@ -192,7 +190,6 @@ class VLLMSession:
             temperature=s.temperature,
             top_p=s.top_p,
             top_k=s.top_k,
-            min_p=s.min_p,
             max_tokens=s.max_tokens - sampled,
             seed=(seed + sampled) % 2**63 if s.temperature > 0 else None,
             stop=list(s.stop),
@@ -208,7 +205,7 @@ def _refusal(ids: Sequence[int], room: int, limit: int) -> Response:
         return Response()
     return Response(
         error=f"The context has {len(ids)} tokens; with the response it exceeds the engine's limit of "
-        f"{limit} (vllm.max_model_len, rollout.max_context_tokens).",
+        f"{limit} (max_model_len of vllm.extra, rollout.max_context_tokens).",
         overflow=True,
     )
 
@@ -225,11 +222,7 @@ def _start(model: str, settings: VLLMSettings) -> Any:
             name="vllm",
         ) from error
     chosen: dict[str, Any] = {
-        "dtype": settings.dtype,
-        "tensor_parallel_size": settings.tensor_parallel,
-        "enforce_eager": settings.enforce_eager,
-        "seed": settings.seed,
-        "max_model_len": settings.max_model_len,
+        "seed": 0,  # each response has its own
         "enable_prefix_caching": True,
         # temperature and truncation included, as the local policy reports them
         "logprobs_mode": "processed_logprobs",

@@ -22,8 +22,7 @@ from paw_train.policies.checkpoints import find_checkpoint
 from paw_train.reporting.compare.grid import PlannedRun
 from paw_train.settings import WITHOUT_EFFECT, Settings
 from paw_train.settings.base import flatten
-from paw_train.settings.run import read_recorded
-from paw_train.settings.sharing import shared_evaluation, shared_warm_start
+from paw_train.settings.run import read_recorded, shared_evaluation, shared_warm_start
 
 _IRRELEVANT = (*WITHOUT_EFFECT, "name", "threads")
 """settings that may differ although the run is the same; threads change the last digits only"""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from paw_train.evaluation.statistics import difference_interval, paired_difference
 from paw_train.metrics import number
@@ -135,10 +137,16 @@ def _errors(before: EvalResult, after: EvalResult) -> tuple[str, ...]:
     )
 
 
+def selected_by(env: Any) -> str:
+    """The measure of the selection panel that checkpoints of a run are chosen by, given its ``env``."""
+    own = isinstance(env, Mapping) and env.get("reward") == "environment"
+    return "score" if own else "success_rate"
+
+
 def checkpoint_sentence(run: RunData) -> tuple[str, ...]:
     """The checkpoint that was evaluated after RL, compared with the last one on the selection panel."""
     done = number(run.metrics[-1].get("update")) if run.metrics else None
-    by = "score" if run.setting("evaluation.select_by") == "score" else "success_rate"
+    by = selected_by(run.config.get("env"))
     # update 0 is the start, which is no candidate
     rated = [r for r in run.validation if r.get("update") and number(r.get(by)) is not None]
     opening = "The evaluation after RL is of"

@@ -45,23 +45,13 @@ class PaWCriticTrainer(CriticPPOTrainer):
         )
         self.micro_batches = []
         found = averaged(steps)
-        return {
-            "value_loss": found["value_loss"],
-            "value_error": found["value_error"],
-            "grad_norm_value": found["grad_norm"],
-        }
+        return {"value_loss": found["value_loss"], "grad_norm_value": found["grad_norm"]}
 
     def _loss(self, part: RankMicroBatch) -> Any:
         # else each micro-batch's gradient would take the place of the one before
         self.critic.set_gradient_accumulation_boundary(part.last)
-        algorithm = self.run.algorithm
-        return micro_batch_value_loss(
-            part,
-            self._values,
-            algorithm.level,
-            algorithm.critic.value_clip,
-            torch.device(torch.cuda.current_device()),
-        )
+        device = torch.device(torch.cuda.current_device())
+        return micro_batch_value_loss(part, self._values, self.run.algorithm.level, device)
 
     def _values(self, ids: Tensor, attention: Tensor) -> Tensor:
         values: Tensor = self.critic(

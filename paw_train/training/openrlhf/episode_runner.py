@@ -27,7 +27,6 @@ from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import Request, Response, Sampling
 from paw_train.rollouts.rollout import Trajectory, rollout, timed_out
 from paw_train.settings import Settings
-from paw_train.settings.rollout import PREFILL_TOKENS
 from paw_train.training.openrlhf.episodes import GroupLabel, response
 from paw_train.training.openrlhf.worker_settings import worker_settings
 
@@ -68,9 +67,7 @@ class EnginePolicy:
     def __init__(self, engine: Any, loop: asyncio.AbstractEventLoop, chat: ChatFormat) -> None:
         self.engine, self.loop, self.chat = engine, loop, chat
 
-    def session(
-        self, sampling: Sampling, growing: bool, prefill_tokens: int = PREFILL_TOKENS
-    ) -> EngineSession:
+    def session(self, sampling: Sampling, growing: bool) -> EngineSession:
         """Opens a session (see ``rollouts.policy.Policy``); call it from another thread than the loop's."""
         return EngineSession(self, sampling)
 
@@ -119,7 +116,7 @@ class EpisodeRunner:
         most = settings.rollout.groups * settings.rollout.group_size
         panel = settings.evaluation.selection_tasks if settings.evaluation.every else 0
         self._threads = ThreadPoolExecutor(
-            settings.openrlhf.max_resident_episodes or max(most, panel, 1),
+            max(most, panel, 1),
             thread_name_prefix="episode",
         )
         self._idle: dict[str, list[AgentInterface]] = defaultdict(list)

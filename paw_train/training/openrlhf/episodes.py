@@ -8,8 +8,7 @@ stays on one engine from its first turn to its last, so that the engine's prefix
 from __future__ import annotations
 
 import json
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -148,48 +147,10 @@ def response(trajectory: Trajectory, prompt: str, label: GroupLabel) -> dict[str
     }
 
 
-class EpisodeQueue:
-    """The episodes of a rollout, and how many of them each engine is running.
+def engines_of(episodes: int, engines: int) -> list[int]:
+    """The engine of each episode of a rollout.
 
-    Args:
-        groups: rollout group of each episode, in order.
-        resident: episodes that an engine runs at a time at most; ``None``: no limit.
+    Engines get equal numbers, in one piece each, so that a group is on as few engines as possible.
     """
-
-    def __init__(self, groups: Sequence[int], engines: int, resident: int | None = None) -> None:
-        self.groups = list(groups)
-        self.running = [0] * engines
-        """episodes of each engine that have not ended"""
-        self._limit = resident
-        self._waiting = deque(range(len(groups)))
-        self._read: list[set[int]] = [set() for _ in range(engines)]
-
-    def start(self) -> list[tuple[int, int]]:
-        """(episode, engine) of all that begin at once; call it first.
-
-        Engines get equal numbers, in one piece each, so that a group is on as few engines as possible.
-        """
-        engines = len(self.running)
-        share, more = divmod(len(self.groups), engines)
-        sent = []
-        for engine in range(engines):
-            size = share + (engine < more)
-            if self._limit is not None:
-                size = min(size, self._limit)
-            sent += [self._send(self._waiting[0], engine) for _ in range(size)]
-        return sent
-
-    def ended(self, engine: int) -> list[tuple[int, int]]:
-        """(episode, engine) of what begins now that an episode of an engine has ended."""
-        self.running[engine] -= 1
-        if not self._waiting:
-            return []
-        least = min(range(len(self.running)), key=self.running.__getitem__)
-        known = (e for e in self._waiting if self.groups[e] in self._read[least])
-        return [self._send(next(known, self._waiting[0]), least)]
-
-    def _send(self, episode: int, engine: int) -> tuple[int, int]:
-        self._waiting.remove(episode)
-        self.running[engine] += 1
-        self._read[engine].add(self.groups[episode])
-        return episode, engine
+    share, more = divmod(episodes, engines)
+    return [e for e in range(engines) for _ in range(share + (e < more))]

@@ -67,22 +67,14 @@ def micro_batch_value_loss(
     part: RankMicroBatch,
     forward: ValueForward,
     level: str,
-    clip: float | None,
     device: torch.device,
 ) -> LossOutput:
-    """One micro-batch's share of the mini-batch's value loss.
-
-    Args:
-        clip: how far values may move before the loss is clipped; ``None``: no limit.
-    """
+    """One micro-batch's share of the mini-batch's value loss."""
     batch = part.batch.to(device)
     values = forward(batch.ids, batch.attention_mask).float()
     values = torch.nn.functional.pad(values, (1, 0))  # that before token t at t
-    loss, squares = value_loss(values, batch, level, clip)
-    total = value_count(part.totals, level)
-    loss = loss / total
-    metrics = {"value_loss": loss.detach(), "value_error": squares / total}
-    return LossOutput(loss, loss, None, metrics)
+    loss = value_loss(values, batch, level) / value_count(part.totals, level)
+    return LossOutput(loss, loss, None, {"value_loss": loss.detach()})
 
 
 def learn(

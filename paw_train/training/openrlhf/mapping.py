@@ -70,6 +70,7 @@ def _constant(settings: Settings) -> Options:
         "algo.kl.use_loss": True,
         "actor.lr_scheduler": "constant",
         "actor.lr_warmup_ratio": 0.0,
+        "actor.adam.betas": (0.9, 0.999),
         "data.prompt_dataset": str(folder / "episodes.jsonl"),
         "data.input_key": "input",
         "data.label_key": "label",
@@ -97,11 +98,13 @@ def _layout(colocate: str, settings: Settings) -> Options:
     }
 
 
-def packs(settings: Settings) -> bool:
-    """True if sequences of a micro-batch go into one row without padding."""
-    if settings.openrlhf.packing is not None:
-        return settings.openrlhf.packing
-    return (settings.model.attention or FLASH_ATTENTION).startswith("flash_attention")
+def _replaceable(settings: Settings) -> Options:
+    """Options that ``openrlhf.extra`` may give otherwise."""
+    attention = settings.model.attention or FLASH_ATTENTION
+    return {
+        "ds.packing_samples": attention.startswith("flash_attention"),
+        "vllm.enable_prefix_caching": True,
+    }
 
 
 def _validation(every: int, settings: Settings) -> Options:
@@ -140,17 +143,12 @@ def _critic(value: Any, settings: Settings) -> Options:
         "critic.num_gpus_per_node": o.gpus_per_node,
         "critic.adam.lr": critic.lr,
         "critic.adam.betas": (0.9, 0.999),
-        "critic.max_norm": critic.max_grad_norm,
+        "critic.max_norm": settings.optimizer.max_grad_norm,
         "critic.lr_scheduler": "constant",
         "critic.lr_warmup_ratio": 0.0,
         # the policy learns when the number of finished updates is above this
-        "critic.freezing_steps": critic.warmup_updates - 1,
+        "critic.freezing_steps": -1,
     }
-
-
-def _lora_alpha(value: float | None, settings: Settings) -> Options:
-    rank = settings.model.lora.rank
-    return {"ds.lora.alpha": int(2 * rank if value is None else value)} if rank else {}
 
 
 def _lora_targets(value: str, settings: Settings) -> Options:
@@ -187,10 +185,8 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         ),
         "updates": Rule("rows of the data set: one for each group of each update"),
         "checkpoint_every": _option("ckpt.save_steps"),
-        "keep_episodes": Rule("of the report of one-machine runs; not read"),
         "record": Rule("of one-machine runs; not read"),
         "tracking": Rule("trackers follow the run's files; tensorboard: --logger.tensorboard_dir"),
-        "tracking_project": Rule("of the trackers"),
         "engine": Rule("chooses this engine"),
         "warm_starts": _only(
             "not read",
@@ -229,8 +225,8 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             "is of the local engine: give a whole model as model.path.",
         ),
         "model.lora.rank": Rule(
-            "--ds.lora.rank",
-            lambda value, _: {"ds.lora.rank": value},
+            "--ds.lora.rank; --ds.lora.alpha is twice as much",
+            lambda value, _: {"ds.lora.rank": value, "ds.lora.alpha": 2 * value or None},
             lambda v, s: (
                 None
                 if v == 0 or s.openrlhf.zero_stage == 2
@@ -238,16 +234,6 @@ RULES: Mapping[str, Rule] = MappingProxyType(
                 "openrlhf.zero_stage=2 (an adapter's optimiser is small)."
             ),
         ),
-        "model.lora.alpha": Rule(
-            "--ds.lora.alpha; null: twice the rank",
-            _lora_alpha,
-            lambda v, _: (
-                None
-                if v is None or v == int(v)
-                else f"is {v}, but OpenRLHF takes whole numbers only."
-            ),
-        ),
-        "model.lora.dropout": Rule("of the warm start; in RL there is none"),
         "model.lora.targets": Rule("--ds.lora.target_modules", _lora_targets),
         "model.gradient_checkpointing": _option("actor.gradient_checkpointing_enable"),
         "model.reference_offload": _option("ref.offload"),
@@ -263,13 +249,10 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "rollout.temperature": _option("rollout.temperature"),
         "rollout.top_p": _option("rollout.top_p"),
         "rollout.top_k": _AGENT,
-        "rollout.min_p": _AGENT,
-        "rollout.allow_truncated_sampling": _AGENT,
         "rollout.max_response_tokens": _option("rollout.max_new_tokens"),
         "rollout.max_context_tokens": _option("data.max_len"),
         "rollout.stop_at_tags": _AGENT,
         "rollout.episode_seconds": _AGENT,
-        "rollout.prefill_tokens": Rule("vLLM decides; not read"),
         "rollout.engine": Rule("vLLM samples here, whatever its value"),
         "rollout.vllm": Rule("not read", None, _default_vllm),
         "rollout.branching.branches": _only(
@@ -282,19 +265,13 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "algorithm.name": Rule(_MAKER.note, _estimator, _whole_critic),
         "algorithm.normalize": _MAKER,
         "algorithm.weighting": _MAKER,
-        "algorithm.omega": _MAKER,
         "algorithm.similarity": _MAKER,
-        "algorithm.autojunk": _MAKER,
         "algorithm.statistics": _MAKER,
         "algorithm.penalty": _MAKER,
         "algorithm.gamma": _MAKER,
         "algorithm.lam": _MAKER,
         "algorithm.level": _MAKER,
-        "algorithm.group_baseline": _MAKER,
         "algorithm.dynamic_sampling": Rule("the sampling of an update's episodes"),
-        "algorithm.critic.value_clip": Rule(
-            "the critic's trainer: paw_train.algorithms.critic.value_loss"
-        ),
         "algorithm.critic": Rule("--critic.*", _critic),
         "objective.kl_coef": _option("algo.kl.init_coef"),
         "objective.kl_in": _MAKER,
@@ -322,20 +299,15 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             "is not done here: Muon needs whole matrices, and ZeRO shards them. Use null (AdamW).",
         ),
         "optimizer.schedule": _RATE,
-        "optimizer.final_lr": _RATE,
         "optimizer.warmup_updates": _RATE,
         "optimizer.weight_decay": Rule(
             "--actor.adam.weight_decay; OpenRLHF leaves biases and norms out",
             lambda value, _: {"actor.adam.weight_decay": value},
         ),
-        "optimizer.betas": _option("actor.adam.betas"),
         "optimizer.max_grad_norm": _option("actor.max_norm"),
         "optimizer.minibatches": _SHARDS,
         "optimizer.minibatch_size": _SHARDS,
         "optimizer.micro_batch_tokens": _SHARDS,
-        "optimizer.max_skipped": Rule(
-            "stricter: the first loss that is not finite ends the run, with a checkpoint before it"
-        ),
         "optimizer.measure_gradients": _only(
             "not read",
             lambda v: not v,
@@ -345,11 +317,6 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "evaluation.temperature": _option("eval.temperature"),
         "evaluation.selection_split": _EVAL,
         "evaluation.selection_tasks": _EVAL,
-        "evaluation.select_by": _only(
-            "not read",
-            lambda v: v == "success_rate",
-            "score is not done here: this engine keeps the last checkpoints. Use success_rate.",
-        ),
         "evaluation.seed": _EVAL,
         "evaluation.split": Rule("paw eval, after the run"),
         "evaluation.tasks": Rule("paw eval, after the run"),
@@ -363,18 +330,9 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "openrlhf.engines": Rule("--vllm.num_engines, by openrlhf.colocate"),
         "openrlhf.tensor_parallel": _option("vllm.tensor_parallel_size"),
         "openrlhf.gpu_memory": _option("vllm.gpu_memory_utilization"),
-        "openrlhf.max_resident_episodes": Rule("the dispatch of episodes to engines"),
         "openrlhf.environment_workers": Rule("the processes that run episodes"),
-        "openrlhf.enforce_eager": _option("vllm.enforce_eager"),
-        "openrlhf.prefix_caching": _option("vllm.enable_prefix_caching"),
         "openrlhf.zero_stage": _option("ds.zero_stage"),
         "openrlhf.adam_offload": _option("ds.adam_offload"),
-        "openrlhf.packing": Rule(
-            "--ds.packing_samples; null: with flash attention",
-            lambda _, settings: {"ds.packing_samples": packs(settings)},
-        ),
-        "openrlhf.liger": _option("ds.use_liger_kernel"),
-        "openrlhf.sync_backend": _option("vllm.sync_backend"),
         "openrlhf.checksum_every": Rule(
             "the trainer, after weights were sent to vLLM",
             None,
@@ -394,16 +352,6 @@ RULES: Mapping[str, Rule] = MappingProxyType(
                 if not v or s.openrlhf.colocate != "all"
                 else "above 0 samples while the policy is trained, and openrlhf.colocate=all has both on the "
                 "same GPUs: use openrlhf.colocate=actor_ref."
-            ),
-        ),
-        "openrlhf.importance_cap": Rule(
-            _MAKER.note,
-            None,
-            lambda v, s: (
-                None
-                if v is None or s.openrlhf.old_logprobs == "actor"
-                else "weighs the trainer's log-probabilities against vLLM's, and "
-                "openrlhf.old_logprobs=rollout takes only vLLM's: use null there, or old_logprobs=actor."
             ),
         ),
         "openrlhf.restarts": Rule("what starts the run"),
@@ -481,7 +429,7 @@ def options(settings: Settings) -> Options:
                 f"(now {result[name]!r}); change those."
             )
         result[name] = value
-    return result
+    return _replaceable(settings) | result
 
 
 def arguments(chosen: Options) -> list[str]:

@@ -82,7 +82,7 @@ def cluster_tracking(settings: Settings) -> Tracking:
     folder = Path(settings.out) / settings.name
     names = [name for name in settings.tracking if name != "tensorboard"]
     recorded = json.loads(json.dumps(settings.to_dict()))
-    return Tracking(folder, settings.name, names, settings.tracking_project, recorded)
+    return Tracking(folder, settings.name, names, recorded)
 
 
 def restarts(folder: Path) -> int:

@@ -21,7 +21,7 @@ from paw_train.algorithms.experience import informative_groups
 from paw_train.environments import agent_env_maker
 from paw_train.rollouts.rollout import Trajectory
 from paw_train.settings import Settings
-from paw_train.training.openrlhf.episodes import EpisodeQueue, GroupLabel, further_groups
+from paw_train.training.openrlhf.episodes import GroupLabel, engines_of, further_groups
 from paw_train.training.openrlhf.pipeline import RolloutPipeline
 
 
@@ -169,12 +169,8 @@ class TurnSamplesGenerator(SamplesGenerator):
             for row, group in zip(rows, groups, strict=True)
             for episode in group.episodes()
         ]
-        queue = EpisodeQueue(
-            [episode.group for _, episode in episodes],
-            len(self.vllm_engines),
-            self.run.openrlhf.max_resident_episodes,
-        )
-        return run_episodes(queue, lambda i, engine: self._begin(*episodes[i], engine))
+        engines = engines_of(len(episodes), len(self.vllm_engines))
+        return run_episodes(engines, lambda i, engine: self._begin(*episodes[i], engine))
 
     def _begin(self, row: str, episode: GroupLabel, engine: int) -> Any:
         """Has an episode run with an engine, in turn by one of its workers; Ray's promise of it."""
@@ -202,25 +198,17 @@ def _differing(found: Sequence[Any]) -> set[int]:
     return informative_groups([one["trajectory"] for one in found])
 
 
-def run_episodes(queue: EpisodeQueue, begin: Callable[[int, int], Any]) -> list[Any]:
-    """Runs all episodes of a queue.
+def run_episodes(engines: Sequence[int], begin: Callable[[int, int], Any]) -> list[Any]:
+    """Runs all episodes of a rollout at once, each with its engine.
 
     Args:
-        queue: nothing of it has been started.
         begin: (episode, engine) -> Ray's promise of a list of one response.
     """
-    under_way: dict[Any, tuple[int, int]] = {}
-    found: list[Any] = [None] * len(queue.groups)
-
-    def send(started: Sequence[tuple[int, int]]) -> None:
-        under_way.update({begin(*place): place for place in started})
-
-    send(queue.start())
+    under_way = {begin(episode, engine): episode for episode, engine in enumerate(engines)}
+    found: list[Any] = [None] * len(engines)
     with tqdm(total=len(found), desc="episodes") as bar:
         while under_way:
             [ended], _ = ray.wait(list(under_way), num_returns=1)
-            episode, engine = under_way.pop(ended)
-            [found[episode]] = ray.get(ended)
-            send(queue.ended(engine))
+            [found[under_way.pop(ended)]] = ray.get(ended)
             bar.update()
     return found

@@ -170,7 +170,7 @@ class PaWTrainer(_Upstream):
     def _compute_rollout_stats(self, experiences: Any) -> dict[str, float]:
         # upstream asks for them before the first optimiser step
         own_policy = self.samples_generator.taken.version in (None, self._version - 1)
-        if own_policy and not self.run.rollout.allow_truncated_sampling:
+        if own_policy:
             require_agreement(self.experience_maker.metrics["logprob_gap"], self._version)
         return {**self._outcome, **self.experience_maker.metrics}
 

@@ -86,7 +86,7 @@ def require_agreement(gap: float, update: int) -> None:
             f"a token from the trainer's, where {LARGEST_GAP} is the most that both can differ with the same "
             "weights. Nothing was learned from them. Either vLLM has other weights (look for errors of the "
             "weight update in its log; with openrlhf.tensor_parallel=1, openrlhf.checksum_every compares "
-            "them), or it computes something else: try openrlhf.enforce_eager=true."
+            "them), or it computes something else: try openrlhf.extra={vllm.enforce_eager: true}."
         )
 
 

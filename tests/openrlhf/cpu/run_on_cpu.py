@@ -40,11 +40,9 @@ SETTINGS = (
     "openrlhf.gpus_per_node=1",
     "openrlhf.colocate=none",
     "openrlhf.engines=1",
-    "openrlhf.sync_backend=gloo",
     "openrlhf.environment_workers=0",  # a process that imports torch, on the few cores there are
-    "openrlhf.enforce_eager=true",
     "openrlhf.gpu_memory=0.3",
-    "openrlhf.prefix_caching=false",
+    "openrlhf.extra={vllm.sync_backend: gloo, vllm.enforce_eager: true, vllm.enable_prefix_caching: false}",
     "openrlhf.checksum_every=1",  # faults are planted where weights are compared
 )
 

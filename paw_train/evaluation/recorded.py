@@ -14,7 +14,7 @@ from typing import Any
 
 from paw_gym.data import dataset_names, default_folder
 from paw_gym.registration import text_env_ids
-from paw_train.settings.env import EnvSettings, entry_called, entry_name
+from paw_train.settings.env import EnvSettings, entry_called, entry_name, recorded_id
 from paw_train.settings.recipes import apply_override
 
 _ADDRESS = re.compile(r"\w://|^\s*(//|\\\\)")
@@ -83,22 +83,6 @@ def recorded_env(values: Any, where: str, overrides: Sequence[str] = ()) -> EnvS
     for override in overrides:
         apply_override(data, override)
     return EnvSettings.read(data["env"], "env")
-
-
-def recorded_id(env_id: str, where: str) -> str:
-    """The registered id of the environment that a file names; a module in it is not imported.
-
-    Raises:
-        ValueError: no such environment is registered here; says how to import its module.
-    """
-    module, _, plain = env_id.rpartition(":")
-    if plain not in text_env_ids():
-        raise ValueError(
-            f"{where} is of the environment {env_id!r}, which is not registered here, and no module is "
-            f"imported because a file names it. If it is yours, add --import {module or 'MODULE'} "
-            "(in Python: import it first)."
-        )
-    return plain
 
 
 def located(key: str, value: Any) -> str | None:
