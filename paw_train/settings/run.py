@@ -58,9 +58,8 @@ class RecordSettings(Group):
     """The training episodes that a run records for ``paw view``; results do not depend on them."""
 
     every: Count = 10
-    """number of updates between recordings of episodes, starting with the first update; 0: none"""
-    groups: Positive = 1
-    """number of groups recorded in each of these updates"""
+    """number of updates between recordings of two groups of episodes, with their token probabilities,
+    entropies, advantages and the world model's weights; it starts with the first update. 0: none"""
 
 
 WITHOUT_EFFECT = (
@@ -179,6 +178,11 @@ class Settings(Group):
     def cpu_threads(self) -> int:
         """The number of CPU threads on this machine."""
         return self.threads or os.cpu_count() or 1
+
+    @property
+    def vllm_share(self) -> float:
+        """The share of a GPU's memory that an engine has on a cluster."""
+        return self.rollout.vllm.gpu_memory or 0.5
 
     @property
     def mixed(self) -> bool:

@@ -182,7 +182,7 @@ def _resident(settings: Settings, shape: ModelShape, available: float) -> int | 
     """Episodes at their longest that fit into a vLLM engine beside its weights."""
     o, vllm = settings.openrlhf, settings.rollout.vllm
     if settings.engine == "openrlhf":
-        share, gpus = o.gpu_memory, o.tensor_parallel
+        share, gpus = settings.vllm_share, o.tensor_parallel
     elif settings.rollout.engine == "vllm":
         share, gpus = (
             local_vllm_share(settings, shape, available),
@@ -241,7 +241,8 @@ def _vllm_layouts(settings: Settings) -> list[list[str]]:
     o, r = settings.openrlhf, settings.rollout
     if settings.engine == "local":
         return [[], ["rollout.engine=vllm"]] if r.engine != "vllm" else [[]]
-    shares = [[], *([f"openrlhf.gpu_memory={x}"] for x in (0.4, 0.3, 0.2) if x < o.gpu_memory)]
+    smaller = [x for x in (0.4, 0.3, 0.2) if x < settings.vllm_share]
+    shares = [[], *([f"rollout.vllm.gpu_memory={x}"] for x in smaller)]
     splits = [[], *([f"openrlhf.tensor_parallel={x}"] for x in (2, 4) if x > o.tensor_parallel)]
     return [[*share, *split] for split in splits for share in shares]
 

@@ -74,6 +74,8 @@ from paw_train.world_model_learning.stages import WorldModelStages
 if TYPE_CHECKING:
     from paw_train.policies.vllm.engine import FollowingVLLM
 
+_RECORDED_GROUPS = 2
+"""of an update whose episodes are recorded"""
 _KEPT_EPISODES = 6
 """of the evaluations before and after RL, for the report"""
 
@@ -299,7 +301,6 @@ class Run:
                 model.path,
                 str(self.device),
                 model.dtype,
-                revision=model.revision,
                 attention=model.attention,
                 adapter=model.lora,
                 gradient_checkpointing=model.gradient_checkpointing,
@@ -458,7 +459,7 @@ class Run:
             self.policy.chat.ask,
         )
         if s.record.every and update % s.record.every == 0:
-            kept_groups = pool.recorded(sampled, s.record.groups)
+            kept_groups = pool.recorded(sampled, _RECORDED_GROUPS)
             record(self.folder, update + 1, kept_groups, transitions, prepared, self.policy, s)
         seed = update_seed(s.seed, update)
         rows = with_placebo(prepared.rows, seed) if s.world_model.placebo else prepared.rows

@@ -170,7 +170,9 @@ def _with_reserve(parts: Mapping[str, float]) -> dict[str, float]:
 def cluster_phases(settings: Settings, shape: ModelShape, available: float) -> list[Phase]:
     """The phases of a run on a cluster, by the GPUs that go through them."""
     o = settings.openrlhf
-    vllm = Phase("rollout", o.vllm_engines * o.tensor_parallel, {"vLLM": o.gpu_memory * available})
+    vllm = Phase(
+        "rollout", o.vllm_engines * o.tensor_parallel, {"vLLM": settings.vllm_share * available}
+    )
     policy = _training("training", settings, shape, training_bytes(shape, _micro(settings)))
     critic = _training("critic", settings, shape, critic_bytes(shape, _micro(settings)))
     weights = _shard(settings, shape) / GIB

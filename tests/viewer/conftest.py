@@ -28,7 +28,7 @@ def real_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from paw_train.training.local import train_from_recipe
 
     out = tmp_path_factory.mktemp("runs")
-    overrides = [f"out={out}", "record.every=1", "record.groups=2"]
+    overrides = [f"out={out}", "record.every=1"]
     return train_from_recipe("smoke", overrides, quiet=True)
 
 

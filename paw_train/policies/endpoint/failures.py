@@ -108,10 +108,9 @@ _SAMPLING = (
 )
 _SENTENCES = {
     "max_tokens": "The server refuses `max_tokens`; `max_completion_tokens` is sent instead.",
-    "stop": "The server refuses `stop`; responses are truncated here at the stop text "
-    "(endpoint.send_stop=false).",
+    "stop": "The server refuses `stop`; responses are truncated here at the stop text.",
     "stop in thoughts": "The server ends a thought at a stop text in it; none is sent, and responses are "
-    "truncated here (endpoint.send_stop=false).",
+    "truncated here.",
     "seed": "The server refuses `seed`; none is sent, and sampled responses cannot be repeated "
     "there.",
     "tool_choice": "The server refuses `tool_choice`; it is left out, so the model decides.",
@@ -121,7 +120,7 @@ _SENTENCES = {
 
 _ADVICE = {
     "temperature": "evaluation.temperature=1 is what some models take alone.",
-    "stop": "endpoint.send_stop=false leaves the stop texts out.",
+    "stop": "endpoint.extra={stop: null} sends no stop texts.",
     "max_tokens": "rollout.max_response_tokens=N asks for shorter responses.",
     "max_completion_tokens": "rollout.max_response_tokens=N asks for shorter responses.",
     "tools": "agent.action_format=tags needs no tools.",

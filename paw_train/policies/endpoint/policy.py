@@ -269,7 +269,7 @@ class EndpointPolicy:
         body["temperature"] = sampling.temperature
         if request.tools:
             body |= {"tools": [dict(tool) for tool in request.tools], "tool_choice": "auto"}
-        elif s.send_stop and sampling.stop:
+        elif sampling.stop:
             body["stop"] = list(sampling.stop)
         if sampling.temperature > 0:
             body["seed"] = request.seed % 2**31

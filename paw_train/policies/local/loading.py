@@ -105,7 +105,6 @@ def model_folder(path: str | Path) -> str:
 def load_model(
     path: str | Path,
     dtype: str = "float32",
-    revision: str | None = None,
     attention: str | None = None,
     device: str = "cpu",
 ) -> tuple[Any, Any]:
@@ -127,13 +126,12 @@ def load_model(
         _prepare_processor()
     no_progress_bars()
     place = given = find_model(path)
-    options: dict[str, Any] = {"revision": revision} if revision else {}
     if place.gguf_file is not None:
         _need_gguf_reader(path)
     try:
         if place.gguf_file is not None:
             place = _converted(place)
-        tokenizer, model = _read(place, kind, attention, options)
+        tokenizer, model = _read(place, kind, attention)
     except Exception as error:  # of a damaged file, readers raise what they happen to
         for file in _files(given):
             if (damage := damage_of(file)) is not None:
@@ -202,11 +200,10 @@ def read_weights(file: Path) -> dict[str, Tensor]:
         raise ValueError(f"{file} {damage_of(file) or f'is damaged ({error})'}.") from error
 
 
-def _read(place: Place, dtype: Any, attention: str | None, options: dict[str, Any]) -> Any:
+def _read(place: Place, dtype: Any, attention: str | None) -> Any:
     import transformers
 
-    if place.gguf_file:
-        options = {**options, "gguf_file": place.gguf_file}
+    options: dict[str, Any] = {"gguf_file": place.gguf_file} if place.gguf_file else {}
     tokenizer = transformers.AutoTokenizer.from_pretrained(
         place.name, trust_remote_code=False, **options
     )

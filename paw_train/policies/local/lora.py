@@ -22,6 +22,8 @@ TRAINED, REFERENCE = "default", "reference"
 """names of the adapter that learns and of its frozen copy"""
 _NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 """of a model on the hub, or of an installed package that carries one"""
+_TARGETS: str | list[str] = "all-linear"
+"""layers with adapters: all linear ones but the LM head"""
 BASE_FILE = "paw_base.json"
 """beside a saved adapter: which model it belongs to"""
 
@@ -32,18 +34,17 @@ class Base:
 
     path: str
     """as ``LocalPolicy.load`` takes it; a folder is absolute"""
-    revision: str | None
     signature: str
     """of its architecture"""
     fingerprint: str
     """of its values"""
 
     @classmethod
-    def of(cls, model: Any, path: str | Path, revision: str | None) -> Base:
+    def of(cls, model: Any, path: str | Path) -> Base:
         """Describes a loaded model."""
         there = Path(path).expanduser()
         name = str(there.resolve()) if there.exists() else str(path)
-        return cls(name, revision, model_signature(model), weights_fingerprint(model))
+        return cls(name, model_signature(model), weights_fingerprint(model))
 
     def check(self, other: Base, where: Path) -> None:
         """Raises a ``ValueError`` if the adapter in ``where`` was trained on another model than ``other``."""
@@ -72,22 +73,16 @@ def has_adapter(model: Any) -> bool:
 def attach(model: Any, settings: LoraSettings, seed: int) -> None:
     """Freezes a model and puts a fresh adapter on it, which changes nothing yet."""
     peft = _peft()
-    targets: Any = settings.targets
-    if targets != "all-linear":
-        targets = [name.strip() for name in targets.split(",") if name.strip()]
     config = peft.LoraConfig(
         r=settings.rank,
         lora_alpha=2 * settings.rank,
-        target_modules=targets,
+        target_modules=_TARGETS,
         task_type="CAUSAL_LM",
     )
     model.requires_grad_(False)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        try:
-            model.add_adapter(config, TRAINED)
-        except ValueError as error:
-            raise ValueError(f"model.lora.targets={settings.targets!r}: {error}") from error
+        model.add_adapter(config, TRAINED)
     _widen(model)
 
 
@@ -114,7 +109,7 @@ def load_weights(model: Any, folder: Path) -> None:
         strange = sorted(names ^ known)[0]
         raise ValueError(
             f"The adapter {folder} does not fit this model's: {strange} is in one of them only "
-            "(model.lora.targets differs)."
+            "(their layers differ)."
         )
     try:
         set_peft_model_state_dict(model, _as_named(saved, here), adapter_name=TRAINED)

@@ -63,7 +63,6 @@ class LocalPolicy:
         device: str = "cpu",
         dtype: str = "float32",
         *,
-        revision: str | None = None,
         attention: str | None = None,
         adapter: LoraSettings | None = None,
         gradient_checkpointing: bool = False,
@@ -86,13 +85,11 @@ class LocalPolicy:
         there = Path(path).expanduser()
         adapted = [folder for folder in (there, there / "model") if lora.is_adapter(folder)]
         if adapted:
-            model, tokenizer, base = _load_adapted(
-                adapted[0], dtype, revision, attention, device, wanted
-            )
+            model, tokenizer, base = _load_adapted(adapted[0], dtype, attention, device, wanted)
         else:
-            model, tokenizer = load_model(path, dtype, revision, attention, device)
+            model, tokenizer = load_model(path, dtype, attention, device)
             if wanted.rank:
-                base = Base.of(model, path, revision)
+                base = Base.of(model, path)
                 lora.attach(model, wanted, seed)
         if gradient_checkpointing:
             enable_recomputation(model)
@@ -239,7 +236,6 @@ def recomputed(model: Any) -> Iterator[None]:
 def _load_adapted(
     folder: Path,
     dtype: str,
-    revision: str | None,
     attention: str | None,
     device: str,
     wanted: LoraSettings,
@@ -248,9 +244,8 @@ def _load_adapted(
 
     saved = lora.saved_base(folder)
     path = wanted.base or lora.base_path(folder)
-    revision = saved.revision if saved else revision
-    model, tokenizer = load_model(path, dtype, revision, attention, device)
-    base = Base.of(model, path, revision)
+    model, tokenizer = load_model(path, dtype, attention, device)
+    base = Base.of(model, path)
     if saved is not None:
         saved.check(base, folder)
     lora.load(model, folder)

@@ -151,12 +151,6 @@ def _critic(value: Any, settings: Settings) -> Options:
     }
 
 
-def _lora_targets(value: str, settings: Settings) -> Options:
-    if not settings.model.lora.rank or value == "all-linear":  # which is OpenRLHF's default
-        return {}
-    return {"ds.lora.target_modules": [name.strip() for name in value.split(",") if name.strip()]}
-
-
 def _no_path(value: str | None, _: Settings) -> str | None:
     if value is not None:
         return None
@@ -164,12 +158,6 @@ def _no_path(value: str | None, _: Settings) -> str | None:
         "needs a pretrained model. Train a model from scratch with engine=local; its "
         "checkpoint folder can then be the path here."
     )
-
-
-def _default_vllm(value: Any, settings: Settings) -> str | None:
-    if settings.rollout.vllm == type(settings.rollout.vllm)():
-        return None
-    return "is of the local engine; vLLM's settings are openrlhf.* here."
 
 
 RULES: Mapping[str, Rule] = MappingProxyType(
@@ -198,9 +186,6 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             "--actor.model_name_or_path",
             lambda value, _: {"actor.model_name_or_path": value},
             _no_path,
-        ),
-        "model.revision": _only(
-            "not read", lambda v: v is None, "is not known to OpenRLHF: give the folder of a copy."
         ),
         "model.scratch": _UNUSED,
         "model.device": _only(
@@ -234,7 +219,6 @@ RULES: Mapping[str, Rule] = MappingProxyType(
                 "openrlhf.zero_stage=2 (an adapter's optimiser is small)."
             ),
         ),
-        "model.lora.targets": Rule("--ds.lora.target_modules", _lora_targets),
         "model.gradient_checkpointing": _option("actor.gradient_checkpointing_enable"),
         "model.reference_offload": _option("ref.offload"),
         "cloning.episodes": _only(
@@ -254,7 +238,15 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "rollout.stop_at_tags": _AGENT,
         "rollout.episode_seconds": _AGENT,
         "rollout.engine": Rule("vLLM samples here, whatever its value"),
-        "rollout.vllm": Rule("not read", None, _default_vllm),
+        "rollout.vllm.gpu_memory": Rule(
+            "--vllm.gpu_memory_utilization; null: 0.5",
+            lambda _, settings: {"vllm.gpu_memory_utilization": settings.vllm_share},
+        ),
+        "rollout.vllm.extra": _only(
+            "not read",
+            lambda v: not v,
+            "is of the local engine; vLLM's options are openrlhf.extra here.",
+        ),
         "rollout.branching.branches": _only(
             "not read",
             lambda v: v == 1,
@@ -329,7 +321,6 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         ),
         "openrlhf.engines": Rule("--vllm.num_engines, by openrlhf.colocate"),
         "openrlhf.tensor_parallel": _option("vllm.tensor_parallel_size"),
-        "openrlhf.gpu_memory": _option("vllm.gpu_memory_utilization"),
         "openrlhf.environment_workers": Rule("the processes that run episodes"),
         "openrlhf.zero_stage": _option("ds.zero_stage"),
         "openrlhf.adam_offload": _option("ds.adam_offload"),

@@ -41,7 +41,7 @@ SETTINGS = (
     "openrlhf.colocate=none",
     "openrlhf.engines=1",
     "openrlhf.environment_workers=0",  # a process that imports torch, on the few cores there are
-    "openrlhf.gpu_memory=0.3",
+    "rollout.vllm.gpu_memory=0.3",
     "openrlhf.extra={vllm.sync_backend: gloo, vllm.enforce_eager: true, vllm.enable_prefix_caching: false}",
     "openrlhf.checksum_every=1",  # faults are planted where weights are compared
 )
