@@ -453,7 +453,7 @@ def test_only_a_field_that_is_unknown_there_is_left_out(message: str, learned: b
         ("parameter.enable_thinking must be set to false for non-streaming calls", None, None,
          "endpoint.extra={enable_thinking: false}"),
         ("Invalid 'stop': array too long. Expected an array with maximum length 4", "stop", None,
-         "endpoint.send_stop=false"),
+         "endpoint.extra={stop: null}"),
         ("The model tool-ace-8b is not available in your region", None, None, None),
     ],
 )  # fmt: skip

@@ -193,7 +193,7 @@ def test_adapters_on_embeddings_learn_are_kept_and_have_a_reference(
         assert name not in fresh or not torch.equal(parameter, fresh[name]), name
     torch.testing.assert_close(_logprobs(reference), before, rtol=0, atol=1e-6)
     save_checkpoint(tmp_path / "c", policy, {})
-    again = LocalPolicy.load(base, adapter=chosen, seed=5)
+    again = LocalPolicy.load(base, adapter=RANK_4, seed=5)
     load_checkpoint(tmp_path / "c", again)
     assert torch.equal(_logprobs(again), _logprobs(policy))
     loaded = LocalPolicy.load(tmp_path / "c" / "model", adapter=LoraSettings(base=str(base)))

@@ -262,7 +262,7 @@ def _converted(place: Place) -> Place:
         except OSError:  # a cache that cannot be written
             return place
         try:
-            tokenizer, model = _read(place, torch.float32, None, {})
+            tokenizer, model = _read(place, torch.float32, None)
             model.save_pretrained(scratch)
             tokenizer.save_pretrained(scratch)
             if not folder.exists():  # another process may have been faster
