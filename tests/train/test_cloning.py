@@ -117,7 +117,7 @@ def test_a_gpus_generator_goes_on_where_it_was(
     def cloner(device: torch.device) -> _Cloner:
         policy = tiny_policy()
         policy.device = device
-        return _Cloner(policy, _rows(), settings, 0, 0)
+        return _Cloner(policy, _rows(), settings, 0)
 
     assert cloner(torch.device("cpu")).state_dict()["cuda_rng"] is None
     before = cloner(cuda)

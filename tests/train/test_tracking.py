@@ -66,7 +66,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Memory]]:
 
 
 def tracking(folder: Path, *names: str) -> Tracking:
-    return Tracking(folder, "my run", names, "tests", {"seed": 1, "env": {"id": "x"}})
+    return Tracking(folder, "my run", names, {"seed": 1, "env": {"id": "x"}})
 
 
 def measured(folder: Path, *updates: int) -> None:
