@@ -16,7 +16,8 @@ from gpu_findings import Check, Findings, Task
 from gpu_model import GROUP, MAX_RETURN, policy_of, qwen2, sampled, trajectory, words
 from torch import Tensor
 
-from paw_train.algorithms.experience import Prepared, collect, prepare
+from paw_train.algorithms.experience import Prepared, prepare
+from paw_train.algorithms.pool import collect
 from paw_train.algorithms.update import Updater
 from paw_train.losses.objective import ObjectiveSettings
 from paw_train.policies.local.policy import LocalPolicy

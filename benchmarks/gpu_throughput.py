@@ -19,7 +19,8 @@ import torch
 from gpu_findings import Check, Findings, Task, Values
 from gpu_model import MAX_RETURN, policy_of, qwen2, sampled, trajectory, words
 
-from paw_train.algorithms.experience import collect, prepare
+from paw_train.algorithms.experience import prepare
+from paw_train.algorithms.pool import collect
 from paw_train.algorithms.update import Updater
 from paw_train.losses.objective import ObjectiveSettings
 from paw_train.policies.local.policy import LocalPolicy, enable_recomputation

@@ -32,7 +32,8 @@ from processes import memory_mb
 from rich.console import Console
 from rich.table import Table
 
-from paw_train.algorithms.experience import collect, prepare
+from paw_train.algorithms.experience import prepare
+from paw_train.algorithms.pool import collect
 from paw_train.algorithms.update import Updater
 from paw_train.evaluation import make_pool
 from paw_train.losses.objective import ObjectiveSettings

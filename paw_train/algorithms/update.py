@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from paw_train.algorithms.critic import Critic
-from paw_train.algorithms.experience import Pool, Signals
+from paw_train.algorithms.experience import Signals
 from paw_train.algorithms.muon import split_optimizers
+from paw_train.algorithms.pool import Pool
 from paw_train.losses.batch import Batch, MiniBatchTotals
 from paw_train.losses.objective import ObjectiveSettings, combined_loss, merge_metrics
 from paw_train.policies.local.guarded_step import GuardedStep, MasterWeights

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from paw_gym.pool import EnvPool
-from paw_train.algorithms.experience import informative_groups
+from paw_train.algorithms.pool import informative_groups
 from paw_train.environments import agent_env_maker, make_pool, max_return, training_env
 from paw_train.rollouts.branching import branching_rollout
 from paw_train.rollouts.chat import ChatFormat

@@ -29,8 +29,9 @@ from paw_gym.internals.locks import only_process, require_idle
 from paw_gym.transition import write_jsonl
 from paw_train.algorithms.critic import Critic
 from paw_train.algorithms.estimator import advantage_estimator
-from paw_train.algorithms.experience import collect, prepare
+from paw_train.algorithms.experience import prepare
 from paw_train.algorithms.placebo import with_placebo
+from paw_train.algorithms.pool import collect
 from paw_train.algorithms.update import Updater, update_seed
 from paw_train.evaluation import evaluate_members, evaluate_to_folder
 from paw_train.policies.checkpoints import find_checkpoint, remove_checkpoint

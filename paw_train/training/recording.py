@@ -18,7 +18,8 @@ from torch import Tensor
 
 from paw_gym.internals.files import json_text, write_text
 from paw_gym.transition import write_jsonl
-from paw_train.algorithms.experience import Pool, Prepared
+from paw_train.algorithms.experience import Prepared
+from paw_train.algorithms.pool import Pool
 from paw_train.losses.world_model import predicted_well
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.rollouts.chat import ChatFormat

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from paw_gym.internals.files import append_jsonl, truncate_jsonl
-from paw_train.algorithms.experience import informative_groups
+from paw_train.algorithms.pool import informative_groups
 from paw_train.rollouts.rollout import Trajectory, timed_out
 
 EVENTS = "events.jsonl"

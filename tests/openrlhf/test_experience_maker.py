@@ -19,7 +19,8 @@ from openrlhf.trainer.ppo_utils.experience import Experience as OpenRLHFExperien
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker  # noqa: E402
 
 from paw_train.algorithms.critic import Critic, value_places  # noqa: E402
-from paw_train.algorithms.experience import Signals, collect, prepare  # noqa: E402
+from paw_train.algorithms.experience import Signals, prepare  # noqa: E402
+from paw_train.algorithms.pool import collect  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
 from paw_train.rollouts.rows import trimmed  # noqa: E402

@@ -17,7 +17,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from paw_train.algorithms.critic import Critic  # noqa: E402
-from paw_train.algorithms.experience import Prepared, Signals, collect, prepare  # noqa: E402
+from paw_train.algorithms.experience import Prepared, Signals, prepare  # noqa: E402
+from paw_train.algorithms.pool import collect  # noqa: E402
 from paw_train.algorithms.update import (  # noqa: E402
     Updater,
     minibatches,

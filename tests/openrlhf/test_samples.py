@@ -17,7 +17,7 @@ from rows import token_row  # noqa: E402
 from torchdata.stateful_dataloader import StatefulDataLoader  # noqa: E402
 
 from paw_gym.transition import Episode, Transition  # noqa: E402
-from paw_train.algorithms.experience import informative_groups  # noqa: E402
+from paw_train.algorithms.pool import informative_groups  # noqa: E402
 from paw_train.environments import agent_env_maker  # noqa: E402
 from paw_train.rollouts.rollout import Trajectory  # noqa: E402
 from paw_train.settings import load_settings  # noqa: E402

@@ -12,7 +12,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from paw_gym.retrieval.simulated import Curriculum, ScriptWriter  # noqa: E402
-from paw_train.algorithms.experience import Signals, collect, prepare  # noqa: E402
+from paw_train.algorithms.experience import Signals, prepare  # noqa: E402
+from paw_train.algorithms.pool import collect  # noqa: E402
 from paw_train.evaluation import make_pool  # noqa: E402
 from paw_train.losses.batch import MiniBatchTotals  # noqa: E402
 from paw_train.losses.objective import combined_loss  # noqa: E402

@@ -25,7 +25,8 @@ from paw_train.algorithms.estimator import (  # noqa: E402
     estimator,
     require_registered,
 )
-from paw_train.algorithms.experience import Signals, collect, informative_groups, prepare  # noqa: E402
+from paw_train.algorithms.experience import Signals, prepare  # noqa: E402
+from paw_train.algorithms.pool import collect, informative_groups  # noqa: E402
 from paw_train.algorithms.update import Updater  # noqa: E402
 from paw_train.losses.objective import ObjectiveSettings  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402

@@ -11,7 +11,8 @@ from paw_gym import Outcome, Task  # noqa: E402
 from paw_gym.functional import GeneratorEnv  # noqa: E402
 from paw_gym.pool import EnvPool  # noqa: E402
 from paw_gym.wrappers import AgentInterface  # noqa: E402
-from paw_train.algorithms.experience import collect, prepare  # noqa: E402
+from paw_train.algorithms.experience import prepare  # noqa: E402
+from paw_train.algorithms.pool import collect  # noqa: E402
 from paw_train.algorithms.update import Updater  # noqa: E402
 from paw_train.losses.objective import ObjectiveSettings  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402

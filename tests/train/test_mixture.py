@@ -19,8 +19,9 @@ import hostile  # noqa: E402
 from paw_gym.pool import EnvPool  # noqa: E402
 from paw_gym.transition import read_jsonl  # noqa: E402
 from paw_train.algorithms import grpo  # noqa: E402
-from paw_train.algorithms.experience import collect, prepare  # noqa: E402
+from paw_train.algorithms.experience import prepare  # noqa: E402
 from paw_train.algorithms.paw import adaptive_weight  # noqa: E402
+from paw_train.algorithms.pool import collect  # noqa: E402
 from paw_train.evaluation.summary import joined  # noqa: E402
 from paw_train.reporting.run.data import load_run  # noqa: E402
 from paw_train.reporting.run.page import result_rows, write_report  # noqa: E402

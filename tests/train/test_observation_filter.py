@@ -11,7 +11,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the extra `train`")
 
-from paw_train.algorithms.experience import Prepared, collect, prepare  # noqa: E402
+from paw_train.algorithms.experience import Prepared, prepare  # noqa: E402
+from paw_train.algorithms.pool import collect  # noqa: E402
 from paw_train.algorithms.update import Updater  # noqa: E402
 from paw_train.conformance.engines.layout import trajectories  # noqa: E402
 from paw_train.conformance.recording import OBJECTIVES, Recording, load  # noqa: E402

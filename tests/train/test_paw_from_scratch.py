@@ -124,7 +124,8 @@ def test_minibatches_average_to_the_whole(
 
 def _library(played: SimpleNamespace, model: Any, s: Any) -> Any:
     """The ``LossOutput`` of the library for the same rollout and the same logits."""
-    from paw_train.algorithms.experience import collect, prepare
+    from paw_train.algorithms.experience import prepare
+    from paw_train.algorithms.pool import collect
     from paw_train.losses.batch import MiniBatchTotals
     from paw_train.losses.lm_head_logprobs import logits_scores
     from paw_train.losses.objective import ObjectiveSettings, combined_loss

@@ -10,8 +10,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from paw_train.algorithms.experience import collect, prepare  # noqa: E402
+from paw_train.algorithms.experience import prepare  # noqa: E402
 from paw_train.algorithms.placebo import with_placebo  # noqa: E402
+from paw_train.algorithms.pool import collect  # noqa: E402
 from paw_train.algorithms.update import Updater  # noqa: E402
 from paw_train.losses.objective import ObjectiveSettings  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from paw_train.algorithms import grpo  # noqa: E402
-from paw_train.algorithms.experience import collect, prepare  # noqa: E402
+from paw_train.algorithms.experience import prepare  # noqa: E402
+from paw_train.algorithms.pool import collect  # noqa: E402
 from paw_train.algorithms.tree import Tree, branch_grpo, branch_rloo  # noqa: E402
 from paw_train.losses.objective import ObjectiveSettings  # noqa: E402
 from paw_train.settings import AlgorithmSettings  # noqa: E402

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from paw_gym import Outcome, Task, register_text_env, registration
 from paw_gym.adapters.trl import environment_factory, task_rows
-from paw_train.algorithms.experience import collect, prepare
+from paw_train.algorithms.experience import prepare
+from paw_train.algorithms.pool import collect
 from paw_train.integrations import trl as ours
 from paw_train.integrations.trl import PaWTrainer, TextRollouts, episode_reward
 from paw_train.losses.batch import MiniBatchTotals

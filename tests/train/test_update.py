@@ -13,7 +13,8 @@ from rows import transitions  # noqa: E402
 
 from paw_train.algorithms import grpo  # noqa: E402
 from paw_train.algorithms.critic import Critic  # noqa: E402
-from paw_train.algorithms.experience import collect, prepare  # noqa: E402
+from paw_train.algorithms.experience import prepare  # noqa: E402
+from paw_train.algorithms.pool import collect  # noqa: E402
 from paw_train.algorithms.update import Updater, schedule_share  # noqa: E402
 from paw_train.losses.objective import ObjectiveSettings  # noqa: E402
 from paw_train.policies.local.guarded_step import TrainingDivergedError  # noqa: E402

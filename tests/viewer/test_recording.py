@@ -15,7 +15,8 @@ import torch
 from rows import transitions
 
 from paw_gym.transition import Episode, Transition, read_jsonl
-from paw_train.algorithms.experience import collect, prepare
+from paw_train.algorithms.experience import prepare
+from paw_train.algorithms.pool import collect
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer
 from paw_train.rollouts.rollout import Trajectory

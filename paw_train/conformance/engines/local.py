@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from paw_train.algorithms.experience import Prepared, Signals, collect, prepare
+from paw_train.algorithms.experience import Prepared, Signals, prepare
+from paw_train.algorithms.pool import collect
 from paw_train.algorithms.update import Updater
 from paw_train.conformance.engines.layout import (
     max_return,

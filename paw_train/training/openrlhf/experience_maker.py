@@ -16,7 +16,8 @@ from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from torch import Tensor
 
 from paw_train.algorithms.estimator import advantage_estimator
-from paw_train.algorithms.experience import Pool, Signals, collect, prepare, sampled_entropy
+from paw_train.algorithms.experience import Signals, prepare, sampled_entropy
+from paw_train.algorithms.pool import Pool, collect
 from paw_train.algorithms.update import schedule_share, update_seed
 from paw_train.losses.objective import truncated_importance
 from paw_train.rollouts.chat import ChatFormat

@@ -17,7 +17,7 @@ from openrlhf.trainer.ppo_utils.samples_generator import (
 from tqdm import tqdm
 
 from paw_gym.core import TaskSet
-from paw_train.algorithms.experience import informative_groups
+from paw_train.algorithms.pool import informative_groups
 from paw_train.environments import agent_env_maker
 from paw_train.rollouts.rollout import Trajectory
 from paw_train.settings import Settings
