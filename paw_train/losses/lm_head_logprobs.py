@@ -293,13 +293,6 @@ def _replaced_forward(module: nn.Module, forward: Callable[[Tensor], Tensor]) ->
         del module.forward
 
 
-def _warn(reason: str | None) -> None:
-    if reason is not None:
-        _LOG.warning(
-            "Log-probabilities go through whole logits, which takes more memory: %s.", reason
-        )
-
-
 class TokenScorer:
     """Scores selected tokens of a batch under a Hugging Face causal language model.
 
@@ -356,7 +349,11 @@ class TokenScorer:
         if self._checked is None or self._checked[0] != id(lm_head):
             reason = _more_than_linear(self.model, lm_head)
             self._checked = id(lm_head), reason
-            _warn(reason)
+            if reason is not None:
+                _LOG.warning(
+                    "Log-probabilities go through whole logits, which takes more memory: %s.",
+                    reason,
+                )
         return self._checked[1]
 
 

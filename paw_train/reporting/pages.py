@@ -44,7 +44,10 @@ def _environment() -> Environment:
         "script_digest": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         "style": Markup((_FOLDER / "report.css").read_text(encoding="utf-8")),
     }
-    found.filters |= {"percent": _percent, "special_tokens": special_tokens}
+    found.filters |= {
+        "percent": lambda share: f"{100 * share:.1f} %",
+        "special_tokens": special_tokens,
+    }
     return found
 
 
@@ -54,10 +57,6 @@ def _shown(value: Any) -> Any:
     if isinstance(value, str) and not isinstance(value, Markup):
         return printable(value)
     return value
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
 
 
 _BLOCK = re.compile(

@@ -180,23 +180,20 @@ def read_mixture(entries: Sequence[Any]) -> tuple[MixedEnvSettings, ...]:
     """The entries of a list in ``env``."""
     if not entries:
         raise ValueError("env: the list of environments is empty.")
-    found = tuple(
-        entry
-        if isinstance(entry, MixedEnvSettings)
-        else MixedEnvSettings.read(entry, f"env.{_place(entry, number)}")
-        for number, entry in enumerate(entries)
-    )
+    found: list[MixedEnvSettings] = []
+    for number, entry in enumerate(entries):
+        if isinstance(entry, MixedEnvSettings):
+            found.append(entry)
+        else:
+            where = entry_name(entry) if isinstance(entry, Mapping) else number
+            found.append(MixedEnvSettings.read(entry, f"env.{where}"))
     names = [entry.name for entry in found]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise ValueError(
             f"env: two environments are called {twice!r}; give them a name each (name: ...)."
         )
-    return found
-
-
-def _place(entry: Any, number: int) -> str:
-    return entry_name(entry) if isinstance(entry, Mapping) else str(number)
+    return tuple(found)
 
 
 def member_of(entry: MixedEnvSettings) -> Member:

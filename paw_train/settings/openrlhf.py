@@ -55,7 +55,8 @@ class OpenRLHFSettings(Group):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.colocate == "all" and self.engines is not None and self._spare():
+        chosen = (self.engines or 0) * self.tensor_parallel
+        if self.colocate == "all" and chosen not in (0, self.ranks):
             raise ValueError(
                 f"openrlhf.engines={self.engines} of {self.tensor_parallel} GPUs each, but with "
                 f"openrlhf.colocate=all they cover the policy's {self.ranks} GPUs exactly: use "
@@ -67,9 +68,6 @@ class OpenRLHFSettings(Group):
                 "GPUs that vLLM shares with the policy (openrlhf.colocate=all)."
             )
         return self
-
-    def _spare(self) -> int:
-        return self.ranks - (self.engines or 0) * self.tensor_parallel
 
     @property
     def ranks(self) -> int:

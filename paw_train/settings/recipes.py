@@ -73,7 +73,10 @@ def overridden(
         apply_override(given, override)
     left_out = _change_environment(data, given, EnvSettings().id)
     if left_out and say is not None:
-        say(_explain(left_out, given["env"]["id"], of))
+        say(
+            f"{of} is written for another environment: {given['env']['id']} uses its own defaults for "
+            f"{', '.join(left_out)}."
+        )
     world_model = given.get("world_model")
     if isinstance(world_model, dict) and "preset" in world_model:
         # the recipe's word would take precedence: grpo+paw with preset=off would still be grpo+paw
@@ -300,14 +303,6 @@ def _refuse_splits(given: Mapping[str, Any], env_id: str, kwargs: Mapping[str, A
             f"{named}={_value(given, named)}: {env_id} has no splits, all its tasks are in one set. Leave "
             "the setting out, or let the environment take an argument `split`."
         )
-
-
-def _explain(left_out: list[str], env_id: str, of: str) -> str:
-    """A sentence about the settings that were left out."""
-    return (
-        f"{of} is written for another environment: {env_id} uses its own defaults for "
-        f"{', '.join(left_out)}."
-    )
 
 
 def _value(data: Mapping[str, Any], name: str) -> Any:

@@ -13,7 +13,7 @@ from paw_gym.pool import EnvPool
 from paw_gym.transition import Episode
 from paw_train.agents import make_agent
 from paw_train.environments import has_solver, is_split, make_pool
-from paw_train.evaluation.terminal import Advance, Display
+from paw_train.evaluation.terminal import Display
 from paw_train.rollouts.rollout import demonstrations
 from paw_train.settings import RolloutSettings, Settings
 from paw_train.settings.env import Member
@@ -125,20 +125,15 @@ def _read(
     with display.task(f"reading the language of {named}", len(task_ids)) as advance:
         for start in range(0, len(task_ids), _TOGETHER):
             part = task_ids[start : start + _TOGETHER]
-            _load(pool, part, start, advance)
+            for number, task_id in enumerate(part, start):
+                advance(number, "loading tasks")  # those generated only now may take a second each
+                pool.tasks[task_id]
             if rng is not None:
                 episodes = _expert_episodes(pool, part, rng, partial(advance, start))
             else:
                 episodes = _random_episodes(pool, part, settings.rollout, seed)
             texts += [text for episode in episodes for text in _texts_of(episode)]
     return texts
-
-
-def _load(pool: EnvPool, task_ids: Sequence[str], start: int, advance: Advance) -> None:
-    """Loads tasks one by one: those that are generated only now may take a second each."""
-    for number, task_id in enumerate(task_ids, start):
-        advance(number, "loading tasks")
-        pool.tasks[task_id]
 
 
 def _expert_episodes(

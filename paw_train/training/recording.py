@@ -49,9 +49,10 @@ def record(
         policy: as it was when the episodes were sampled.
     """
     name = f"{update:06d}.jsonl"
-    lines = token_records(kept, pool, prepared, policy, settings)
+    records = token_records(kept, pool, prepared, policy, settings)
+    lines = [json_text({"update": update, **r}, separators=(",", ":")) + "\n" for r in records]
     (folder / TOKENS).mkdir(exist_ok=True)
-    _write_lines(folder / TOKENS / name, [{"update": update, **line} for line in lines])
+    write_text(folder / TOKENS / name, "".join(lines))
     (folder / ROLLOUTS).mkdir(exist_ok=True)
     # last: whoever follows the run finds the tokens beside the episodes
     write_jsonl(folder / ROLLOUTS / name, [t.episode for t in kept])
@@ -193,7 +194,3 @@ def _numbers(values: Tensor) -> list[float]:
 def _short(value: float) -> float:
     """The shortest decimal that is the same float32."""
     return float(str(np.float32(value)))
-
-
-def _write_lines(path: Path, records: Sequence[dict[str, Any]]) -> None:
-    write_text(path, "".join(json_text(r, separators=(",", ":")) + "\n" for r in records))

@@ -135,10 +135,12 @@ class PaWExperienceMaker(RemoteExperienceMaker):
         )
 
         def by_row(name: str) -> list[Tensor]:
+            """Of each row [T] with what belongs to token t at t, from OpenRLHF's [T - 1]."""
             found: list[Tensor] = [torch.zeros(0)] * len(rows)
             for part, result in zip(ordered, scored, strict=True):
                 for i, values in zip(part, getattr(result, name), strict=False):
-                    found[i] = _aligned(values)[: len(short[i].ids)].cpu()  # without padding
+                    aligned = torch.nn.functional.pad(values.float(), (1, 0))
+                    found[i] = aligned[: len(short[i].ids)].cpu()  # without padding
             return found
 
         has_critic = advantage_estimator(self.run.algorithm.name).needs_critic
@@ -160,11 +162,6 @@ def _to_score(rows: Sequence[TokenRow], pad: int) -> OpenRLHFExperience:
         index=list(range(len(rows))),
         info={},
     )
-
-
-def _aligned(values: Tensor) -> Tensor:
-    """[T] with what belongs to token t at t, from OpenRLHF's [T - 1]."""
-    return torch.nn.functional.pad(values.float(), (1, 0))
 
 
 def _for_rank(part: RankMicroBatch, info: dict[str, float]) -> OpenRLHFExperience:

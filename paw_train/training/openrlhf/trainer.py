@@ -62,7 +62,14 @@ class PaWTrainer(_Upstream):
         self.tracking = cluster_tracking(self.run)
         self.records = RunRecords(Path(self.run.out) / self.run.name, self.tracking)
         # the rows are in the order of the updates
-        loader = _in_order(self.prompts_dataloader)
+        given = self.prompts_dataloader
+        loader = StatefulDataLoader(
+            given.dataset,
+            batch_size=1,
+            shuffle=False,
+            drop_last=True,
+            collate_fn=given.collate_fn,
+        )
         self.samples_generator = TurnSamplesGenerator(
             self.strategy,
             loader,
@@ -189,9 +196,3 @@ class PaWTrainer(_Upstream):
         self._report_failures(global_step, "validation", trajectories)
         self.records.validation(global_step, trajectories)
         return logs
-
-
-def _in_order(loader: Any) -> Any:
-    return StatefulDataLoader(
-        loader.dataset, batch_size=1, shuffle=False, drop_last=True, collate_fn=loader.collate_fn
-    )
