@@ -35,4 +35,5 @@ def reinforce_pp(
 @ADVANTAGES.register("reinforce_pp")
 @estimator(step_penalties=True)
 def _reinforce_pp(update: UpdateView) -> Tensor:
-    return reinforce_pp(update.scores, update.group[update.episode], update.weights)
+    groups = update.group[update.episode] if update.settings.group_baseline else None
+    return reinforce_pp(update.scores, groups, update.weights)

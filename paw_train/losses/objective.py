@@ -28,7 +28,7 @@ __all__ = [
     "MiniBatchTotals",
     "ObjectiveSettings",
     "Surrogate",
-    "action_mean",
+    "aggregate",
     "clipped_surrogate",
     "combined_loss",
     "k3_divergence",
@@ -151,8 +151,12 @@ def k3_divergence(logp: FloatArray, ref_logp: FloatArray, mask: FloatArray) -> T
     return torch.expm1(gap) - gap
 
 
-def action_mean(values: Tensor, batch: Batch, totals: MiniBatchTotals) -> Tensor:
-    """A micro-batch's share of the mini-batch's mean of [B, T] values over action tokens; a scalar."""
+def aggregate(
+    values: Tensor, batch: Batch, totals: MiniBatchTotals, settings: ObjectiveSettings
+) -> Tensor:
+    """A micro-batch's share of the mini-batch's mean of [B, T] values of its action tokens; a scalar."""
+    if settings.aggregation == "sequence-mean":
+        return (values * batch.share * batch.action).sum() / max(totals.sequences, 1)
     return (values * batch.action).sum() / max(totals.action_tokens, 1)
 
 
@@ -171,7 +175,7 @@ def combined_loss(
             `paw_train.rollouts.scoring.batch_logprobs` gives them.
         batch: roles, advantages, old and reference log-probabilities, world-model weights.
         totals: of the whole mini-batch.
-        settings: clipping, KL, entropy.
+        settings: clipping, KL, aggregation.
         world_model: settings of the world-model term.
         entropy: [B, T] full-vocabulary entropy at the action tokens, with gradient; needed when
             `entropy_coef` is above 0.
@@ -229,7 +233,7 @@ def _policy_terms(
     surrogate = clipped_surrogate(
         logp, batch.logprob, batch.advantage, mask, settings.clip_low, settings.clip_high
     )
-    surrogate_loss = action_mean(surrogate.loss, batch, totals)
+    surrogate_loss = aggregate(surrogate.loss, batch, totals, settings)
     loss = settings.policy_coef * surrogate_loss
     ratio, count = surrogate.ratio.detach(), max(totals.action_tokens, 1)
     metrics = {
@@ -242,13 +246,13 @@ def _policy_terms(
     if settings.entropy_coef > 0:
         if entropy is None:
             raise ValueError("`entropy_coef` is above 0, which needs the action tokens' `entropy`.")
-        bonus = action_mean(torch.where(mask, entropy, 0.0), batch, totals)
+        bonus = aggregate(torch.where(mask, entropy, 0.0), batch, totals, settings)
         metrics["entropy"] = bonus.detach()
         loss = loss - settings.entropy_coef * bonus
     if settings.kl_in == "reward":
         return loss, metrics
     if batch.ref_logprob is not None:
-        kl = action_mean(k3_divergence(logp, batch.ref_logprob, mask), batch, totals)
+        kl = aggregate(k3_divergence(logp, batch.ref_logprob, mask), batch, totals, settings)
         metrics["kl"] = kl.detach()
         if settings.kl_coef > 0:
             loss = loss + settings.kl_coef * kl

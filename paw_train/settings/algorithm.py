@@ -58,6 +58,8 @@ class AlgorithmSettings(Group):
     """``ppo``: trace decay of GAE"""
     level: Literal["turn", "token"] = "turn"
     """``ppo``: whether values and advantages are computed per ``turn``, or per ``token`` of the responses"""
+    group_baseline: bool = True
+    """``reinforce_pp``: whether the group's mean is subtracted first; false is the variant without groups"""
     dynamic_sampling: Count = 0
     """maximum number of extra rollouts in an update, to replace groups whose returns are all equal (DAPO);
     0: none. Needs groups of two or more episodes"""
@@ -84,6 +86,9 @@ class ObjectiveSettings(Group):
     token's own reward, before advantages are computed (PPO's form in RLHF)"""
     entropy_coef: AtLeastZero = 0.0
     """weight of the entropy bonus, over the whole vocabulary at each action token; 0: not computed"""
+    aggregation: Literal["token-mean", "sequence-mean"] = "token-mean"
+    """how per-token losses are averaged: `token-mean`, over all action tokens of the mini-batch;
+    `sequence-mean`, over each response first, then over responses"""
     log_observations: bool = False
     """whether the NLL of observations without supervision is logged as well (without PaW: of all
     observations); their tokens are then part of the forward pass"""

@@ -60,11 +60,11 @@ CASES = {
         OBJECTIVE,
         PAW,
     ),
-    "no world model, no KL": (
+    "sequence mean, no world model, no KL": (
         "grpo",
         False,
         OptimizerSettings(micro_batch_tokens=1),
-        ObjectiveSettings(kl_coef=0.0),
+        ObjectiveSettings(kl_coef=0.0, aggregation="sequence-mean"),
         WorldModelSettings.preset("off"),
     ),
     "dialogues of unequal length in mini-batches, a mean over tokens": (

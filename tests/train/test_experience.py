@@ -68,6 +68,8 @@ def test_episode_algorithms_reach_every_step(made_up: Any) -> None:
     assert torch.allclose(_advantages(made_up, "rloo"), rloo(RETURNS, GROUPS)[OWNERS])
     with_groups = reinforce_pp(RETURNS, GROUPS)[OWNERS]
     assert torch.allclose(_advantages(made_up, "reinforce_pp"), with_groups)
+    without = reinforce_pp(RETURNS)[OWNERS]
+    assert torch.allclose(_advantages(made_up, "reinforce_pp", group_baseline=False), without)
 
 
 @pytest.mark.parametrize("settings", [{"normalize": True}, {"gamma": 0.5, "normalize": False}])

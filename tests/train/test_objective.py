@@ -240,7 +240,9 @@ class TestMicroBatches:
     def test_gradients_of_any_split_add_up(self, model, data):
         seed = data.draw(st.integers(0, 10**6))
         rows = make_rows(seed, 8)
-        objective = ObjectiveSettings(kl_coef=0.1)
+        objective = ObjectiveSettings(
+            kl_coef=0.1, aggregation=data.draw(st.sampled_from(["token-mean", "sequence-mean"]))
+        )
         world_model = WorldModelSettings(
             loss=data.draw(st.sampled_from(["cmae", "mae", "ce"])), rho=0.4
         )
@@ -391,6 +393,15 @@ class TestVariants:
             start = len(row.prompt) + len(row.action)
             per_row.append(F.cross_entropy(model(ids).logits[0, start - 1 : -1], ids[0, start:]))
         torch.testing.assert_close(got.wm_loss, torch.stack(per_row).mean())
+
+    def test_two_transitions_in_a_row_are_two_in_a_mean_over_sequences(self):
+        batch = batch_of(torch.tensor([[0, 1, 1, 1]]))
+        batch.share = torch.tensor([[0.0, 0.5, 0.5, 1.0]])
+        batch.advantage = torch.tensor([[0.0, 1.0, 1.0, -4.0]])
+        totals = MiniBatchTotals.count(1, [batch])
+        objective = ObjectiveSettings(kl_coef=0.0, aggregation="sequence-mean")
+        loss = combined_loss(torch.zeros(1, 4), batch, totals, objective, OFF).loss
+        assert totals.sequences == 2 and loss.item() == pytest.approx(1.5)
 
     @pytest.mark.parametrize("preset", ["paw", "echo"])
     def test_observations_take_no_importance_ratio(self, preset):

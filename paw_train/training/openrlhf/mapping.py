@@ -263,6 +263,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "algorithm.gamma": _MAKER,
         "algorithm.lam": _MAKER,
         "algorithm.level": _MAKER,
+        "algorithm.group_baseline": _MAKER,
         "algorithm.dynamic_sampling": Rule("the sampling of an update's episodes"),
         "algorithm.critic": Rule("--critic.*", _critic),
         "objective.kl_coef": _option("algo.kl.init_coef"),
