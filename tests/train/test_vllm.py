@@ -47,7 +47,9 @@ def _model(tokenizer: Any, seed: int) -> Any:
 def following() -> FollowingVLLM:
     tokenizer = hostile.byte_tokenizer()
     local = LocalPolicy(_model(tokenizer, 0), tokenizer)
-    return FollowingVLLM(local, VLLMSettings(enforce_eager=True, max_model_len=256, gpu_memory=0.3))
+    return FollowingVLLM(
+        local, VLLMSettings(gpu_memory=0.3, extra={"enforce_eager": True, "max_model_len": 256})
+    )
 
 
 @pytest.fixture(scope="module")
