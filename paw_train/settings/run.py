@@ -45,7 +45,7 @@ class EvalSettings(Group):
     temperature: AtLeastZero = 0.4
     """sampling temperature in evaluations; 0.4 is the paper's value for validation"""
     batch: Positive = 128
-    """number of episodes that run at the same time"""
+    """number of episodes, or of predictions of world-model learning, that are sampled at the same time"""
     every: Count = 0
     """number of updates between validations on the selection panel; 0: none"""
     selection_split: Text = "valid_seen"

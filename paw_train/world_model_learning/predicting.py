@@ -14,8 +14,6 @@ from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import Request, Response, Sampling, response_seed
 from paw_train.world_model_learning.examples import Example, ending
 
-_TOGETHER = 256
-"""predictions sampled together (those of one example at least): memory, not results"""
 _KEPT_EASY = 0.1
 """probability with which an easy transition is learned from (RWML, Yu et al. 2026)"""
 
@@ -38,17 +36,19 @@ def predict(
     each: int,
     max_tokens: int,
     seed: int,
+    batch: int = 256,
     progress: Callable[[int], None] | None = None,
 ) -> list[list[Guess]]:
     """Samples predictions.
 
     Args:
         seed: of sampling; a prediction depends on it and its own number alone.
+        batch: predictions sampled together (those of one example at least): memory, not results.
     """
     end = ending(policy.chat)
     stop = () if end is None or end in policy.chat.end_ids else (policy.chat.raw([end]),)
     sampling = Sampling(1.0, max_tokens, stop)
-    together = max(1, _TOGETHER // each)
+    together = max(1, batch // each)
     found: list[list[Guess]] = []
     for start in range(0, len(examples), together):
         part = examples[start : start + together]

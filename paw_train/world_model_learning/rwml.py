@@ -67,6 +67,7 @@ class RWMLLearner(Learner):
             own.group_size,
             own.max_tokens,
             seed,
+            self.settings.evaluation.batch,
         )
         predicted = time.perf_counter()
         texts = [guess.text for group in guesses for guess in group]

@@ -261,6 +261,7 @@ class WorldModelStages:
                 own.easy_samples,
                 own.rwml.max_tokens,
                 int(numbers[0]),
+                self.settings.evaluation.batch,
                 advance,
             )
         shares = solved_shares(guesses, examples, self._similarity())

@@ -83,7 +83,10 @@ def test_three_stages_from_one_command(tmp_path: Path, method: str) -> None:
     assert [line["update"] for line in curve] == [1, 2, 3]
     found = record(run)
     warm = run / "checkpoints" / "warm" / "model" / "model.safetensors"
-    assert len({warm.read_bytes(), found["learned"], found["latest"]}) == 3
+    # no prediction of this model is right, and equal rewards move a policy only once there is a KL
+    assert len({warm.read_bytes(), found["learned"], found["latest"]}) == (
+        3 if method == "sft" else 2
+    )
     start, learned = (m["mean"] for m in found["measured"][:2])
     if method == "sft":
         assert learned < start
