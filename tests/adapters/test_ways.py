@@ -130,7 +130,9 @@ def test_gateway(worlds: list[World]) -> None:
         env.close()
         return lines
 
-    server = RunningServer("gateway", "--workers", "1")
+    asked = {name for world in worlds for name in world.kwargs}
+    allowed = [word for name in sorted(asked) for word in ("--allow", name)]
+    server = RunningServer("gateway", "--workers", "1", *allowed)
     try:
         count("gateway", worlds, partial(play, server.url))
     finally:
