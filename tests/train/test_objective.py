@@ -516,51 +516,6 @@ class TestImportance:
         with pytest.raises(ValueError, match="1 or more"):
             truncated_importance([[0.0]], [[0.0]], [[1]], 0.5)
 
-    def test_why_actions_need_the_ratio_and_observations_do_not(self):
-        """All of a world with 3 actions and 4 observations, sampled by an old policy and by the new.
-
-        P(a, o) = policy(a) P(o | a): the environment's factor is the same in both and cancels in the ratio.
-        What each action's prediction is drawn to is P(. | a), whoever acts; how often it is, is not.
-        """
-        dynamics = random_logits(3, 4, seed=1).softmax(-1)
-        advantage = random_logits(3, seed=2)
-        policy, model = random_logits(3, seed=3), random_logits(3, 4, seed=4)
-        stale = random_logits(3, seed=5).log_softmax(-1)
-
-        def expected(sampler: Tensor, weigh: bool) -> tuple[Tensor, Tensor]:
-            """Expected gradients: of the policy's logits, and of the model's."""
-            theta, phi = policy.clone().requires_grad_(), model.clone().requires_grad_()
-            total = torch.zeros((), dtype=torch.float64)
-            for a in range(3):
-                for o in range(4):
-                    row = torch.stack(
-                        [theta.new_zeros(()), theta.log_softmax(-1)[a], phi[a].log_softmax(-1)[o]]
-                    )[None]
-                    old, action = row.detach(), torch.tensor([[0, 1, 0]])
-                    sampled = torch.full_like(old, sampler[a].item())
-                    weights = truncated_importance(old, sampled, action, 1e9) if weigh else None
-                    ones, seen = torch.ones(1).double(), torch.tensor([[0, 0, 1]])
-                    batch = batch_of(action, seen, advantage[a : a + 1], old, ones)
-                    if weights is not None:
-                        batch.advantage = batch.advantage * weights
-                    totals = MiniBatchTotals.count(1, [batch])
-                    objective, echo = (
-                        ObjectiveSettings(kl_coef=0.0),
-                        WorldModelSettings.preset("echo", coef=1.0),
-                    )
-                    out = combined_loss(row, batch, totals, objective, echo)
-                    total = total + sampler[a].exp() * dynamics[a, o] * out.loss
-            return torch.autograd.grad(total, (theta, phi))
-
-        now = policy.log_softmax(-1)
-        on_policy, _ = expected(now, weigh=False)
-        torch.testing.assert_close(expected(stale, weigh=True)[0], on_policy)
-        assert (expected(stale, weigh=False)[0] - on_policy).abs().max() > 0.01
-        for sampler in (now, stale):
-            for weigh in (False, True):
-                drawn = expected(sampler, weigh)[1] / sampler.exp()[:, None]
-                torch.testing.assert_close(drawn, model.softmax(-1) - dynamics)
-
 
 class TestMetrics:
     def test_by_hand(self):
