@@ -36,7 +36,7 @@ def determinism(subject: Subject) -> str:
 
 
 def with_other_global_state(call: Callable[[], list[Moment]]) -> list[Moment]:
-    """What ``call`` gives with Python's and NumPy's global generators elsewhere, which are put back."""
+    """The moments of ``call`` with Python's and NumPy's global generators elsewhere, which are put back."""
     saved = random.getstate(), np.random.get_state()  # noqa: NPY002  (it is what is under test)
     try:
         random.seed(987654321)
