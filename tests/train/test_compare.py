@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paw_train.reporting.compare.analysis import compare
+from paw_train.reporting.compare.analysis import _takeoff, compare
 from paw_train.reporting.compare.folder import ComparisonFolder, report_of
 from paw_train.reporting.compare.grid import (
     Arm,
@@ -577,6 +577,9 @@ def test_further_measurements_are_means_over_the_updates_paired_by_seed() -> Non
     assert base.to is None and base.difference is None
     nll = rows["observation NLL, last quarter", "grpo"]
     assert nll.mean == pytest.approx(0.35)
+    first = rows["first update with 30 % success in training (mean of three)", "grpo+paw"]
+    assert first.mean == (3 + 2) / 2 and first.difference == (3 + 2) / 2 - (5 + 2) / 2
+    assert _takeoff(fake_results({"grpo": [0.3]}, updates=8)[0]) == 9, "never"
 
 
 def test_the_page_shows_every_arm_escaped_with_bands_and_loads_nothing(tmp_path: Path) -> None:

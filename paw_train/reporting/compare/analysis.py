@@ -263,6 +263,16 @@ def _over_training(key: str, share: float) -> Callable[[RunResult], float | None
     return measure
 
 
+def _takeoff(run: RunResult) -> float | None:
+    """The first of three updates with a mean success of 30 %; one after the last if there are none."""
+    success = [v for v in run.metrics.get("success_rate", []) if v is not None]
+    if len(success) < 3:
+        return None
+    means = np.convolve(success, np.full(3, 1 / 3), "valid")
+    reached = np.flatnonzero(means >= 0.3 - 1e-9)
+    return float(reached[0]) + 1 if len(reached) else len(success) + 1.0
+
+
 def _after(key: str) -> Callable[[RunResult], float | None]:
     return lambda run: run.after.get(key)
 
@@ -271,6 +281,7 @@ SECONDARY: Mapping[str, Callable[[RunResult], float | None]] = MappingProxyType(
     {
         "success in training, mean of all updates, %": _over_training("success_rate", 1.0),
         "success in training, last quarter, %": _over_training("success_rate", 0.25),
+        "first update with 30 % success in training (mean of three)": _takeoff,
         "groups with equal returns, mean of all updates, %": _over_training("equal_groups", 1.0),
         "observation NLL, last quarter": _over_training("obs_nll", 0.25),
         "observation NLL after RL, on common transitions": _after("common_nll"),
