@@ -13,7 +13,7 @@ import hostile  # noqa: E402
 from hypothesis import given  # noqa: E402
 from hypothesis import settings as hypothesis_settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
-from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
+from transformers import Lfm2Config, Lfm2ForCausalLM, LlamaConfig, LlamaForCausalLM  # noqa: E402
 
 from paw_train.policies.local import attention, decoder, token_loop  # noqa: E402
 from paw_train.policies.local.decoder import BatchDecoder  # noqa: E402
@@ -29,25 +29,27 @@ CHAT = ChatFormat(TOKENIZER)
 VOCABULARY = len(TOKENIZER)
 
 
-def _model(seed: int = 0) -> Any:
-    config = LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+def _model(seed: int = 0, kinds: Sequence[str] = ()) -> Any:
+    own: dict[str, Any] = {"layer_types": list(kinds), "block_auto_adjust_ff_dim": False}
+    config = (Lfm2Config if kinds else LlamaConfig)(
+        **(own if kinds else {}),
+        vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=len(kinds) or 2, num_attention_heads=4,
         num_key_value_heads=2, intermediate_size=48, max_position_embeddings=512,
     )  # fmt: skip
     torch.manual_seed(seed)
-    model = LlamaForCausalLM(config)
+    model = (Lfm2ForCausalLM if kinds else LlamaForCausalLM)(config)
     for name, weight in model.named_parameters():
         if "norm" not in name:
             torch.nn.init.normal_(weight, std=0.3)  # sharp enough that ties do not decide
     return LocalPolicy(model, TOKENIZER).model
 
 
-MODEL = _model()
+MODEL, CONVOLVED = _model(), _model(kinds=["full_attention", "conv", "full_attention"])
 
 
-def _alone(ids: Sequence[int]) -> Any:
+def _alone(ids: Sequence[int], model: Any = MODEL) -> Any:
     with torch.no_grad():
-        return MODEL(input_ids=torch.tensor([list(ids)])).logits[0, -1]
+        return model(input_ids=torch.tensor([list(ids)])).logits[0, -1]
 
 
 def _contexts(count: int, seed: int = 0) -> list[list[int]]:
@@ -67,9 +69,10 @@ def _contexts(count: int, seed: int = 0) -> list[list[int]]:
     ),
     budget=st.sampled_from([1, 20, 64, 10**6]),
     repeat=st.booleans(),
+    model=st.sampled_from([MODEL, CONVOLVED]),
 )
 def test_whatever_rests_leaves_or_is_shared_each_row_computes_what_it_would_alone(
-    seed: int, plan: list[str], budget: int, repeat: bool
+    seed: int, plan: list[str], budget: int, repeat: bool, model: Any
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
 
@@ -79,12 +82,12 @@ def test_whatever_rests_leaves_or_is_shared_each_row_computes_what_it_would_alon
     rows = _contexts(number(1, 7), seed)
     if repeat:
         rows = [list(row) for row in [*rows, *rows[::-1], rows[0]]]
-    decoder = BatchDecoder(MODEL, len(rows), prefill_tokens=budget)
+    decoder = BatchDecoder(model, len(rows), prefill_tokens=budget)
 
     def feed(chunks: dict[int, list[int]]) -> None:
         for row, chunk in chunks.items():
             rows[row] = rows[row] + chunk
-        expected = torch.stack([_alone(rows[row]) for row in chunks])
+        expected = torch.stack([_alone(rows[row], model) for row in chunks])
         assert torch.allclose(decoder.feed(chunks), expected, atol=2e-3)
 
     news, rows = dict(enumerate(rows)), [[] for _ in rows]
@@ -226,11 +229,11 @@ def test_ended_rows_are_no_longer_computed() -> None:
 
 
 def _played(
-    rows: list[int], sampling: Sampling, growing: bool
+    rows: list[int], sampling: Sampling, growing: bool, model: Any = MODEL
 ) -> dict[int, list[tuple[list[int], list[float]]]]:
     """Three turns of some of nine dialogues, of which every fourth leaves after the first."""
     contexts = _contexts(9, seed=4)
-    session = LocalSession(MODEL, CHAT, sampling, growing)
+    session = LocalSession(model, CHAT, sampling, growing)
     said: dict[int, list[tuple[list[int], list[float]]]] = {i: [] for i in rows}
     ids = {i: list(contexts[i]) for i in rows}
     for turn in range(3):
@@ -252,6 +255,7 @@ def test_a_response_does_not_depend_on_its_neighbours(growing: bool, temperature
             assert [ids for ids, _ in turns] == [ids for ids, _ in together[row]]
 
 
+@pytest.mark.parametrize("model", [MODEL, CONVOLVED], ids=["attention", "convolution"])
 @pytest.mark.parametrize("growing", [False, True])
 @pytest.mark.parametrize(
     "sampling",
@@ -264,16 +268,16 @@ def test_a_response_does_not_depend_on_its_neighbours(growing: bool, temperature
     ids=["stops", "greedy", "truncated", "one token"],
 )
 def test_sampling_over_fixed_buffers_gives_the_tokens_of_the_plain_steps(
-    growing: bool, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
+    model: Any, growing: bool, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The form that a GPU runs, here without a graph: small buckets, so that their number grows."""
-    expected = _played(list(range(9)), sampling, growing)
+    expected = _played(list(range(9)), sampling, growing, model)
     monkeypatch.setattr(decoder, "_launches_cost", lambda model: True)
     monkeypatch.setattr(decoder, "BUCKET", 16)
     monkeypatch.setattr(token_loop, "BUCKET", 16)
     monkeypatch.setattr(decoder, "_FEWEST_LOOPED", 2)
     for _ in range(2):  # the second rollout has the buffers of the first
-        found = _played(list(range(9)), sampling, growing)
+        found = _played(list(range(9)), sampling, growing, model)
         for row, turns in expected.items():
             assert [ids for ids, _ in found[row]] == [ids for ids, _ in turns]
             for (_, logprobs), (_, wanted) in zip(found[row], turns, strict=True):

@@ -68,6 +68,15 @@ def takes_batches(model: Any) -> bool:
     return _batches[inner]
 
 
+def takes_branches(model: Any) -> bool:
+    """True if ``BatchDecoder.look_ahead`` fits too; a convolution mixes neighbours, not a node's parents."""
+    return takes_batches(model) and not _convolves(model)
+
+
+def _convolves(model: Any) -> bool:
+    return "conv" in (getattr(model.config, "layer_types", None) or ())
+
+
 def _batched_as_alone(model: Any) -> bool:
     decoder = BatchDecoder(model, 2)
     decoder.feed({0: FIRST, 1: SECOND})
@@ -104,6 +113,7 @@ class BatchDecoder:
         self.prefill_tokens = prefill_tokens
         self._window = window_of(model.config)
         self._positions = getattr(model.config, "max_position_embeddings", None)
+        self._convolves = _convolves(model)
         self._eager = getattr(model.config, "_attn_implementation", None) == "eager"
         self._lengths = [0] * rows
         """tokens of each row"""
@@ -363,7 +373,8 @@ class BatchDecoder:
             column: [L] or [r, L], position of what each column holds.
         """
         if self._window is None:
-            return self._as_mask(seen)
+            mask = self._as_mask(seen)
+            return {"full_attention": mask, "conv": None} if self._convolves else mask
         near = position[..., None] - column.expand(len(seen), -1)[:, None, :] < self._window.size
         if not self._window.mixed:
             return self._as_mask(seen & near)

@@ -33,7 +33,7 @@ class Access:
 
 
 class StaticCache(Cache):
-    """Keys and values of all layers.
+    """Keys and values of all layers; of a short convolution, its inputs, which are read three or so back.
 
     Args:
         multiple: of columns that there is room for. Beyond 1, the buffers keep their size for as long as they
@@ -56,6 +56,15 @@ class StaticCache(Cache):
         elif columns > self.room:
             # half-precision products on a CPU read the spare columns too (``attention``): not too many
             self.room = columns + columns // 8 + 64
+
+    def get_conv_state(self, *_: Any, **__: Any) -> None:
+        """None: a convolution goes on from the columns before its tokens (``update_conv_state``)."""
+
+    def update_conv_state(
+        self, conv_states: Tensor, layer_idx: int, *_: Any, conv_kernel_size: int, **__: Any
+    ) -> Tensor:
+        """Writes [r, dim, t] inputs of a convolution, and returns them behind those before them."""
+        return self.static_layers[layer_idx].convolve(conv_states, conv_kernel_size - 1)
 
     @property
     def bytes(self) -> int:
@@ -99,21 +108,40 @@ class _StaticLayer(DynamicLayer):
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """Writes [r, heads, t, dim] keys and values, and returns what their tokens may see."""
-        access, both = self.cache.access, (key_states, value_states)
-        assert access is not None
+        both = (key_states, value_states)
         if not self.buffers:
             self.lazy_initialization(key_states, value_states)
-            self.buffers = [x.new_zeros((self.cache.rows, x.shape[1], 0, x.shape[3])) for x in both]
-        if self.buffers[0].shape[2] < self.cache.room:
-            self.buffers = [_widened(buffer, self.cache.room) for buffer in self.buffers]
-        for buffer, new in zip(self.buffers, both, strict=True):
-            buffer[access.rows[:, None], :, access.columns] = new.transpose(1, 2)
+        access = self._write(both)
         if access.is_first:
             return both
         keys, values = (buffer[:, :, : access.end] for buffer in self.buffers)
         if access.seen is not None:
             return keys[access.seen], values[access.seen]
         return keys.index_select(0, access.rows), values.index_select(0, access.rows)
+
+    def convolve(self, inputs: Tensor, before: int) -> Tensor:
+        """[r, dim, before + t]: the inputs of a convolution, written, and what stands before them."""
+        access = self._write([inputs[:, None].transpose(2, 3)])
+        if access.is_first:
+            return inputs  # the layer pads these itself
+        columns = access.columns[:, :1] + torch.arange(-before, 0, device=inputs.device)
+        past = self.buffers[0][access.rows[:, None], 0, columns.clamp(min=0)]
+        past = past * (columns >= 0)[..., None]
+        return torch.cat([past.transpose(1, 2), inputs], 2)
+
+    def _write(self, states: Sequence[Tensor]) -> Access:
+        """Writes [r, heads, t, dim] each to the columns of its tokens."""
+        access = self.cache.access
+        assert access is not None
+        if not self.buffers:
+            self.buffers = [
+                x.new_zeros((self.cache.rows, x.shape[1], 0, x.shape[3])) for x in states
+            ]
+        if self.buffers[0].shape[2] < self.cache.room:
+            self.buffers = [_widened(buffer, self.cache.room) for buffer in self.buffers]
+        for buffer, new in zip(self.buffers, states, strict=True):
+            buffer[access.rows[:, None], :, access.columns] = new.transpose(1, 2)
+        return access
 
     def get_seq_length(self) -> int:
         """Columns before the next update."""
@@ -131,7 +159,8 @@ def _widened(buffer: Tensor, room: int) -> Tensor:
 def static_cache(model: Any, rows: int, multiple: int = 1) -> StaticCache | None:
     """A cache for a model whose attention takes a mask for each pair of tokens, else ``None``.
 
-    Layers with a sliding window keep everything as well; the mask hides what is too far. A window that is
+    Layers with a sliding window keep everything as well; the mask hides what is too far. Short convolutions
+    (LFM2's) keep the inputs of all tokens, so that rows of any lengths go on, and go back. A window that is
     measured in columns (``attention_types`` of GPT-Neo), states, and keys that layers share do not fit.
     """
     config = model.config
@@ -139,7 +168,7 @@ def static_cache(model: Any, rows: int, multiple: int = 1) -> StaticCache | None
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     fits = (
         (attention.endswith("sdpa") or attention == "eager")
-        and kinds <= {"full_attention", "sliding_attention"}
+        and kinds <= {"full_attention", "sliding_attention", "conv"}
         and not getattr(model, "_is_stateful", False)
         and not hasattr(config, "attention_types")
         and not getattr(config, "num_kv_shared_layers", None)

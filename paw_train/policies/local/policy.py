@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,6 +46,8 @@ class LocalPolicy:
         self.chat = ChatFormat(tokenizer)
         self.device = next(model.parameters()).device
         use_grouped_attention(model)
+        # "falling back to its reference implementation": of a short convolution, once, on every CPU
+        logging.getLogger("transformers.integrations.hub_kernels").setLevel(logging.ERROR)
         if self.device.type == "cuda":
             # cuDNN's attention builds a plan, for half a second, for every new length of the keys
             torch.backends.cuda.enable_cudnn_sdp(False)

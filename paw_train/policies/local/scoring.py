@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paw_train.policies.local.decoder import ROOT, BatchDecoder, takes_batches
+from paw_train.policies.local.decoder import ROOT, BatchDecoder, takes_branches
 from paw_train.policies.local.sampling import logits_of
 from paw_train.policies.local.session import DialogueCache
 from paw_train.rollouts.policy import ScoreRequest, Scores
@@ -41,12 +41,12 @@ class LocalScoringSession:
         if not requests:
             return []
         self.model.eval()
-        if not takes_batches(self.model):
+        if not takes_branches(self.model):
             return self._plain(requests)
         if self._dialogues is not None:
             names, contexts = [r.episode for r in requests], [r.ids for r in requests]
             decoder, news = self._dialogues.take(names, contexts)
-            assert isinstance(decoder, BatchDecoder)  # the model takes batches
+            assert isinstance(decoder, BatchDecoder)  # the model takes branches
             found = _score_trees(decoder, news, requests)
             self._dialogues.read |= {r.episode: list(r.ids) for r in requests}
             return found
