@@ -61,10 +61,10 @@ class StaticCache(Cache):
         """None: a convolution goes on from the columns before its tokens (``update_conv_state``)."""
 
     def update_conv_state(
-        self, conv_states: Tensor, layer_idx: int, *_: Any, conv_kernel_size: int, **__: Any
+        self, conv_states: Tensor, layer_idx: int, state_idx: int = 0, **kwargs: Any
     ) -> Tensor:
         """Writes [r, dim, t] inputs of a convolution, and returns them behind those before them."""
-        return self.static_layers[layer_idx].convolve(conv_states, conv_kernel_size - 1)
+        return self.static_layers[layer_idx].convolve(conv_states, kwargs["conv_kernel_size"] - 1)
 
     @property
     def bytes(self) -> int:
