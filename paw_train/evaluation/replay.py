@@ -40,7 +40,7 @@ _FOUND = (
     "runs", "pass_at_k", "successes",
 )  # fmt: skip
 """fields of ``result.json`` that follow from the episodes and the environment"""
-_INTERFACE = ("reward", "invalid_penalty", "invalid_when", "require_admissible", "mode")
+_INTERFACE = ("reward", "invalid_penalty", "invalid_when", "mode")
 """settings of the environment that count, beside its arguments"""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -22,6 +23,7 @@ from transformers import (  # noqa: E402
     MistralForCausalLM,
 )
 
+from paw_train.policies.local import scoring  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.rollouts.chat import ChatFormat  # noqa: E402
 from paw_train.rollouts.policy import ScoreRequest  # noqa: E402
@@ -84,7 +86,7 @@ def test_scores_are_those_of_a_plain_forward_pass_in_every_turn(
     turns: list[list[list[list[int]]]], budget: int, growing: bool, data: st.DataObject
 ) -> None:
     """Tokens are few, so that continuations share beginnings, repeat, and are beginnings themselves."""
-    session = POLICY.scoring(growing, budget)
+    session = POLICY.scoring(growing)
     contexts = {f"e{i}": [7 + i, *range(20, 24 + 3 * i)] for i in range(4)}
     for trees in turns:
         left = [name for name in contexts if data.draw(st.integers(0, 4))] or [next(iter(contexts))]
@@ -93,7 +95,8 @@ def test_scores_are_those_of_a_plain_forward_pass_in_every_turn(
             ScoreRequest(name, ids, continuations)
             for (name, ids), continuations in zip(contexts.items(), trees, strict=False)
         ]
-        _assert_equal(POLICY, requests, session.score(requests))
+        with mock.patch.object(scoring, "PREFILL_TOKENS", budget):
+            _assert_equal(POLICY, requests, session.score(requests))
         for request in requests:
             contexts[request.episode] = [*request.ids, *request.continuations[0], 9, 10]
 

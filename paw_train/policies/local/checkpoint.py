@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 from zipfile import BadZipFile, ZipFile
 
 import torch
+from torch import Tensor
 
 from paw_gym.internals.files import new_file, new_folder, sha256_of
 from paw_train.policies.checkpoints import NEW, OLD, STATE_FILE, find_checkpoint
@@ -53,7 +54,7 @@ def share_checkpoint(folder: Path, policy: LocalPolicy, state: Mapping[str, Any]
 
 
 def _write(folder: Path, policy: LocalPolicy, state: Mapping[str, Any]) -> None:
-    broken = not_finite(policy.model) or _not_finite_in(state)
+    broken = not_finite([*policy.model.named_parameters(), *_tensors(state)])
     if broken is not None:
         raise TrainingDivergedError(
             f"The numbers of {broken} are not finite, so {folder} is not written."
@@ -66,14 +67,14 @@ def _write(folder: Path, policy: LocalPolicy, state: Mapping[str, Any]) -> None:
         _sync(folder)
 
 
-def _not_finite_in(state: Any, where: str = "") -> str | None:
-    """The place in a training state of a tensor that is not finite, such as a critic's weight."""
-    if isinstance(state, torch.Tensor):
-        return None if bool(torch.isfinite(state).all()) else where
+def _tensors(state: Any, where: str = "") -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a training state, by their places."""
+    if isinstance(state, Tensor):
+        yield where, state
     held = state if isinstance(state, Mapping) else {}
     held = dict(enumerate(state)) if isinstance(state, list | tuple) else held
-    places = (_not_finite_in(value, f"{where}.{key}".strip(".")) for key, value in held.items())
-    return next((place for place in places if place is not None), None)
+    for key, value in held.items():
+        yield from _tensors(value, f"{where}.{key}".strip("."))
 
 
 def load_checkpoint(folder: Path, policy: LocalPolicy) -> dict[str, Any]:

@@ -48,8 +48,12 @@ ROOT = -1
 def open_decoder(model: Any, rows: int) -> Decoder:
     """A decoder of ``rows`` sequences, by the kind of the model's cache."""
     if takes_batches(model):
-        return BatchDecoder(model, rows, fixed=next(model.parameters()).device.type == "cuda")
+        return BatchDecoder(model, rows, fixed=_launches_cost(model))
     return PlainDecoder(model, rows)
+
+
+def _launches_cost(model: Any) -> bool:
+    return bool(next(model.parameters()).device.type == "cuda")
 
 
 def takes_batches(model: Any) -> bool:

