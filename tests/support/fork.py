@@ -62,8 +62,10 @@ def registered() -> Iterator[None]:
         patch.delenv("OPENAI_BASE_URL", raising=False)
         # each client reads all certificates, which takes longer than an evaluation here
         patch.setattr(ssl, "create_default_context", functools.cache(ssl.create_default_context))
-        yield
-    gym.registry.pop(ENV)
+        try:
+            yield
+        finally:
+            gym.registry.pop(ENV)
 
 
 def run_paw(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

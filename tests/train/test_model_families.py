@@ -32,7 +32,7 @@ JOINING = (
 """families whose layers all see the whole context"""
 PADDED = ("Mistral", "Qwen2", "Gemma2", "StableLm", "Falcon", "Nemotron")
 """families with sliding windows or attention of their own"""
-APART = ("Mamba", "Mamba2", "Qwen3_5", "Lfm2", "GPTNeo", "Bloom")
+APART = ("Mamba", "Mamba2", "Qwen3_5", "GPTNeo", "Bloom")
 """families with recurrent or convolutional layers, or attention by cache column: decoded without padding"""
 OWN: dict[str, dict[str, Any]] = {
     "Mistral": {"sliding_window": 6},
@@ -169,7 +169,11 @@ def test_a_dialogue_that_goes_back_is_answered_as_anew(policy: tuple[str, LocalP
             contexts[name] = [*ids, *response.ids, *_ids(3 + len(name) + turn, turn)]
 
 
-def test_what_a_dialogue_still_has_in_common_is_not_read_again() -> None:
+def test_what_a_dialogue_still_has_in_common_is_not_read_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("paw_train.policies.local.decoder._FEW_TOKENS", 0)
+    monkeypatch.setattr("paw_train.policies.local.decoder._PADDING_SHARE", 0)
     local = LocalPolicy(_model("Llama"), TOKENIZER)
     sampling = Sampling(temperature=0.0, max_tokens=1, stop=())
     session = local.session(sampling, True)  # each by itself, without padding

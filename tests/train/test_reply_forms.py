@@ -164,7 +164,7 @@ class Reader:
 
     def endpoint(self, form: Form, way: str) -> Response:
         policy = self.endpoints["completions" if "completions" in way else "chat", form.opened]
-        policy.fallbacks = type(policy.fallbacks)("max_tokens")
+        policy.fallbacks = type(policy.fallbacks)()
         policy._thoughts_seen = False
         policy._client = SimpleNamespace(post=Server(form, way).post)
         (response,) = complete(policy, [[{"role": "user", "content": "?"}]], SAMPLING)
