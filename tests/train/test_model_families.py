@@ -169,9 +169,7 @@ def test_a_dialogue_that_goes_back_is_answered_as_anew(policy: tuple[str, LocalP
             contexts[name] = [*ids, *response.ids, *_ids(3 + len(name) + turn, turn)]
 
 
-def test_what_a_dialogue_still_has_in_common_is_not_read_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_a_dialogue_still_has_in_common_is_not_read_again(monkeypatch: Any) -> None:
     monkeypatch.setattr("paw_train.policies.local.decoder._FEW_TOKENS", 0)
     monkeypatch.setattr("paw_train.policies.local.decoder._PADDING_SHARE", 0)
     local = LocalPolicy(_model("Llama"), TOKENIZER)
