@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 
 LINES = {
     "paw_gym": 23_980,
-    "paw_train": 37_960,
+    "paw_train": 37_970,
     "env_servers": 3_675,
     "benchmarks": 4_000,
     "scripts": 900,

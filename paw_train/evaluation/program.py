@@ -458,7 +458,7 @@ def _costs(
     found: dict[str, Any] = {"cost": None}
     if price is not None and result["tokens"] is not None:
         tokens = result["tokens"]
-        found["cost"] = price(tokens["prompt"], tokens["completion"])
+        found["cost"] = price(tokens["prompt"], tokens["completion"], tokens["cached"])
     describe = getattr(policy, "describe", None)
     if describe is not None:
         found["endpoint"] = {**source, **describe()}

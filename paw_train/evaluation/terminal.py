@@ -26,8 +26,8 @@ from paw_train.settings.endpoint import money
 if TYPE_CHECKING:
     from paw_train.agents.metering import Spent
 
-Price = Callable[[float, float], float]
-"""the cost of so many prompt and response tokens"""
+Price = Callable[[float, float, float], float]
+"""the cost of so many prompt and response tokens, and so many of the prompts' in a server's cache"""
 _CAUSES = 3
 """causes of invalid turns that are named"""
 LINE_EVERY = 30.0
@@ -94,8 +94,8 @@ class EvaluationBar:
         if spent.calls:
             parts.append(f"{spent.prompt_tokens + spent.completion_tokens:,} tokens")
         if self._price is not None:
-            cost = self._price(spent.prompt_tokens, spent.completion_tokens)
-            parts.append(f"cost {money(cost)}")
+            tokens = (spent.prompt_tokens, spent.completion_tokens, spent.cached_tokens)
+            parts.append(f"cost {money(self._price(*tokens))}")
         self._progress.update(self._bar, note=", ".join(parts))
 
 

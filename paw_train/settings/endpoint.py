@@ -46,6 +46,8 @@ class EndpointSettings(Group):
     the command as a budget does"""
     input_price: AtLeastZero | None = None
     """price of a million prompt tokens, in US dollars; null: the cost is not computed"""
+    cached_input_price: AtLeastZero | None = None
+    """price of a million prompt tokens that the server reads from its prefix cache; null: ``input_price``"""
     output_price: AtLeastZero | None = None
     """price of a million response tokens, in US dollars; null: 0 where ``input_price`` is given"""
     budget_cost: AboveZero | None = None
@@ -83,7 +85,11 @@ class EndpointSettings(Group):
         """True if costs can be computed."""
         return self.input_price is not None or self.output_price is not None
 
-    def cost(self, prompt_tokens: float, completion_tokens: float) -> float:
-        """The price of so many tokens."""
-        prompt = prompt_tokens * (self.input_price or 0.0)
+    def cost(
+        self, prompt_tokens: float, completion_tokens: float, cached_tokens: float = 0
+    ) -> float:
+        """The price of so many tokens; ``cached_tokens`` are among those of prompts."""
+        price = self.input_price or 0.0
+        cached = price if self.cached_input_price is None else self.cached_input_price
+        prompt = (prompt_tokens - cached_tokens) * price + cached_tokens * cached
         return (prompt + completion_tokens * (self.output_price or 0.0)) / 1e6

@@ -197,7 +197,7 @@ def test_a_system_message_goes_before_every_dialogue_and_is_recorded(
     [{"prompt_tokens_details": {"cached_tokens": 60}}, {"prompt_cache_hit_tokens": 60},
      {"cached_tokens": 60, "prompt_tokens_details": None}],
 )  # fmt: skip
-def test_input_from_a_servers_cache_is_counted(
+def test_cached_input_has_a_price_of_its_own(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch, usage: dict[str, Any]
 ) -> None:
     answer = fake._answer
@@ -208,12 +208,12 @@ def test_input_from_a_servers_cache_is_counted(
         return found
 
     monkeypatch.setattr(fake, "_answer", cached)
-    prices = ["endpoint.input_price=10", "endpoint.output_price=0"]
+    prices = ["endpoint.input_price=10", "endpoint.cached_input_price=1", "endpoint.output_price=0"]
     with fake.FakeEndpoint() as server:
         code, output, _ = fork.run_paw(capsys, *fork.on_fork(server, "plain", *prices))
     assert code == 0, output
     result = json.loads(Path("out/result.json").read_text())
     assert result["tokens"]["cached"] == result["endpoint"]["cached_tokens"] == 120
-    assert result["cost"] == result["endpoint"]["cost"] == pytest.approx(200 * 10 / 1e6)
+    assert result["cost"] == result["endpoint"]["cost"] == pytest.approx((80 * 10 + 120 * 1) / 1e6)
     assert "200 prompt (120 cached)" in output
-    assert "cost $0.002" in output
+    assert "cost $0.00092" in output

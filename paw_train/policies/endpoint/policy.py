@@ -387,6 +387,7 @@ class EndpointPolicy:
             used.completion_tokens = (
                 counted["completion_tokens"] if counted else estimate.completion_tokens
             )
+            used.cached_tokens = answer["cached_tokens"]
             return answer
 
     async def _ask_context_tokens(self) -> int | None:
@@ -442,7 +443,7 @@ class EndpointPolicy:
         u.cached_tokens += answer["cached_tokens"]
         u.uncounted += not (answer["prompt_tokens"] or answer["completion_tokens"])
         if s.priced:
-            u.cost = s.cost(u.prompt_tokens, u.completion_tokens)
+            u.cost = s.cost(u.prompt_tokens, u.completion_tokens, u.cached_tokens)
 
     def _response(self, answer: Mapping[str, Any], sampling: Sampling) -> Response:
         text, reason = finish_text(answer, sampling.stop, self._thought_opened)

@@ -180,6 +180,7 @@ class Use:
 
     prompt_tokens: float
     completion_tokens: float
+    cached_tokens: float = 0.0
 
 
 class Budget:
@@ -221,7 +222,7 @@ class Budget:
             self._freed.notify_all()
 
     def _cost_of(self, use: Use) -> float:
-        return self._settings.cost(use.prompt_tokens, use.completion_tokens)
+        return self._settings.cost(use.prompt_tokens, use.completion_tokens, use.cached_tokens)
 
     def _reached(self, claims: Sequence[Use]) -> str | None:
         """The setting that these claims would exceed beside all that was used."""
