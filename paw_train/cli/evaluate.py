@@ -221,14 +221,6 @@ def eval_wm(
             "name, or [cyan]words[/cyan] (word counts)."
         ),
     ] = None,
-    encoder_prefix: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TEXT",
-            help="Put before each text for encoders that want it, such as 'query: ' for E5. "
-            "[dim]Default: as the run was rewarded with this encoder, else nothing.[/dim]",
-        ),
-    ] = None,
     modules: Imports = None,
     out: Annotated[str | None, typer.Option(help="The result's file.")] = None,
 ) -> None:
@@ -236,9 +228,7 @@ def eval_wm(
     import_modules(modules)
     from paw_train.evaluation.world_model_program import evaluate_from_args
 
-    evaluate_from_args(
-        model, list(overrides or []), out, source, episodes or [], panel, encoder, encoder_prefix
-    )
+    evaluate_from_args(model, list(overrides or []), out, source, episodes or [], panel, encoder)
 
 
 @app.command("table", rich_help_panel=TRAINING)

@@ -354,13 +354,12 @@ class Embedder:
         return found
 
 
-def make_embedder(name: str, prefix: str = "") -> Embedder:
+def make_embedder(name: str) -> Embedder:
     """The embedder of an encoder by name (see ``WorldModelLearningSettings.encoder``)."""
-    if name == "words" or name in _OWN_PREFIXES:
-        if prefix:
-            raise ValueError(f"The encoder {name!r} takes no encoder_prefix, got {prefix!r}.")
-        return Embedder(WordCounts() if name == "words" else make_encoder(name))
-    return Embedder(make_encoder(name, prefixes=(prefix, prefix)))
+    if name == "words":
+        return Embedder(WordCounts())
+    own = {} if name in _OWN_PREFIXES else {"prefixes": ("", "")}
+    return Embedder(make_encoder(name, **own))
 
 
 def _unit(vectors: np.ndarray) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,6 @@ from paw_train.policies.factory import source_of
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.settings import EnvSettings
 from paw_train.settings.env import recorded_id
-from paw_train.settings.run import read_recorded
 
 SOURCES = ("expert", "random", "policy")
 
@@ -44,7 +43,6 @@ def evaluate_from_args(
     episodes: Sequence[str | Path] = (),
     panel: str | None = None,
     encoder: str | None = None,
-    encoder_prefix: str | None = None,
 ) -> Path:
     """Measures, prints the table, writes ``world_model.json``.
 
@@ -54,8 +52,6 @@ def evaluate_from_args(
         out: the file to write; ``None``: ``eval-wm-....json`` in the run, or in ``runs``.
         encoder: as ``world_model_learning.encoder``, for the similarity of the model's predictions;
             ``None``: not measured.
-        encoder_prefix: put before each text; ``None``: the run's own where it learned in the space of
-            this encoder, else nothing.
 
     Raises:
         ValueError: the model is behind an endpoint, or something that is named is not there.
@@ -81,11 +77,7 @@ def evaluate_from_args(
     settings = settings_of(run_folder, spec, overrides, display.say)
     if spec is not None and panel is not None:
         settings = with_data(settings, spec, panel)
-    prefix = encoder_prefix
-    if prefix is None:
-        own = _learning_of(run_folder)
-        prefix = str(own.get("encoder_prefix", "")) if encoder == own.get("encoder") else ""
-    embed = None if encoder is None else make_embedder(encoder, prefix)
+    embed = None if encoder is None else make_embedder(encoder)
     recorded = [e for file in episodes for e in read_jsonl(file)]
     env = _env_of(recorded, settings.only_env)
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -112,7 +104,6 @@ def evaluate_from_args(
         "model_hash": model_hash(policy),
         "env_id": env.id,
         "encoder": encoder,
-        "encoder_prefix": prefix,
         "settings": {"env": env.model_dump(), "evaluation": settings.evaluation.model_dump()},
         "seconds": time.perf_counter() - started,
     }
@@ -135,12 +126,6 @@ def _env_of(recorded: Sequence[Episode], env: EnvSettings) -> EnvSettings:
     (env_id,) = ids
     env_id = recorded_id(env_id, "The file of episodes")
     return EnvSettings(id=env_id, history_length=own_history_length(env_id))
-
-
-def _learning_of(run: Path | None) -> Mapping[str, Any]:
-    recorded = read_recorded(run / "config.json") if run is not None else {}
-    found = recorded.get("world_model_learning", {})
-    return found if isinstance(found, Mapping) else {}
 
 
 def _collect(plan: Plan, policy: LocalPolicy, progress: Any) -> list[Episode]:

@@ -39,11 +39,9 @@ class EndpointSettings(Group):
     timeout: Annotated[Number, Ge(0.001)] = 120.0
     """seconds after which a request without an answer is sent again"""
     retries: Count = 10
-    """number of retries of a request after temporary failures (server error, overload, lost connection)"""
-    first_wait: AtLeastZero = 0.5
-    """maximum wait before the first retry, in seconds; it doubles with each later retry, up to sixty times as
-    much, unless the server asks for more (``Retry-After``); a server that asks for more than 10 minutes ends
-    the command as a budget does"""
+    """number of retries of a request after temporary failures (server error, overload, lost connection). The
+    waits before them grow to half a minute, or are as long as the server asks (``Retry-After``); one that
+    asks for more than 10 minutes ends the command as a budget does"""
     input_price: AtLeastZero | None = None
     """price of a million prompt tokens, in US dollars; null: the cost is not computed"""
     cached_input_price: AtLeastZero | None = None
@@ -74,11 +72,6 @@ class EndpointSettings(Group):
                 "endpoint.output_price (of a million tokens)."
             )
         return self
-
-    @property
-    def longest_wait(self) -> float:
-        """Maximum wait before any retry, in seconds, unless the server asks for more."""
-        return 60 * self.first_wait
 
     @property
     def priced(self) -> bool:

@@ -124,7 +124,10 @@ class EnvSettings(Group):
 
 
 class MixedEnvSettings(EnvSettings):
-    """One entry of a list in ``env``: everything that ``env`` has as a group, and its part in the run."""
+    """One entry of a list in ``env``: everything that ``env`` has as a group, and its part in the run.
+
+    Its panels are of the environment's own held-out splits.
+    """
 
     name: str = ""
     """name of the entry in metrics, evaluations and on the command line (``env.NAME.weight=2``), in lowercase
@@ -132,12 +135,6 @@ class MixedEnvSettings(EnvSettings):
     weight: AboveZero = 1.0
     """the entry's share of an update's groups and of the warm start's episodes, relative to the other
     entries"""
-    split: Text | None = None
-    """split of the entry's evaluation panel, instead of ``evaluation.split``; null: the environment's own
-    held-out split"""
-    selection_split: Text | None = None
-    """split of the entry's selection panel, instead of ``evaluation.selection_split``; null: the
-    environment's own"""
 
     @model_validator(mode="before")
     @classmethod
@@ -204,8 +201,8 @@ def member_of(entry: MixedEnvSettings) -> Member:
     return Member(
         entry.name,
         plain(entry),
-        entry.split or held_out,
-        entry.selection_split or selection,
+        held_out,
+        selection,
         entry.weight,
     )
 

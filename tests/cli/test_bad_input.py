@@ -298,8 +298,8 @@ COMMANDS = {
     "check ./parrots.py:me/Parrot-v0": "'./parrots.py' is not the name of a Python module",
     "eval expert agent=5": "agent=5: expected settings of the agent",
     "eval openai:x endpoint.url=http://localhost:9/v1 endpoint.cache=.": "is no cache of answers",
-    "eval openai:x endpoint.url=http://localhost:9/v1 endpoint.cache=null endpoint.retries=1 "
-    "endpoint.first_wait=0": "Is the server running",
+    "eval openai:x endpoint.url=http://localhost:9/v1 endpoint.cache=null endpoint.retries=0": "Is the "
+    "server running",
     "eval random env.kwargs.data_dir=5": "cannot be made with data_dir, split: TypeError: expected str",
     "eval random env.id=paw_gym/Sokoban-v0 env.kwargs=5": "env.kwargs: expected dict",
     "check SearchQA --kw corpus=corpus.jsonl": "dataset='synthetic' writes the passages",

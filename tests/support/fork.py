@@ -83,6 +83,6 @@ def on_fork(server: Any, agent: str, *more: str) -> list[str]:
     return [
         "eval", "openai:model", "--agent", agent, "--out", "out", f"env.id={ENV}",
         f"endpoint.url={server.url}", "endpoint.cache=null", "endpoint.retries=2",
-        "endpoint.first_wait=0.001", "endpoint.timeout=20", "evaluation.temperature=0.5",
+        "endpoint.timeout=20", "evaluation.temperature=0.5",
         *SETTINGS.get(agent, []), *more,
     ]  # fmt: skip

@@ -9,6 +9,12 @@ import pytest
 from registries import registered_here
 
 
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that failed is sent again at once."""
+    monkeypatch.setattr("paw_train.policies.endpoint.transport.FIRST_WAIT", 0.01)
+
+
 @pytest.fixture
 def made_up() -> Callable[[bool], list[Any]]:
     """A function (conversation mode?) -> two groups of two episodes of 1 to 3 steps."""

@@ -47,7 +47,7 @@ def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _policy(server: Any, api_key: str | None = None, **settings: Any) -> EndpointPolicy:
-    chosen = {"url": server.url, "cache": None, "first_wait": 0.01, "timeout": 10.0, **settings}
+    chosen = {"url": server.url, "cache": None, "timeout": 10.0, **settings}
     return EndpointPolicy("model", EndpointSettings(**chosen), api_key)
 
 
@@ -58,9 +58,8 @@ def _ask(policy: EndpointPolicy, texts: list[str], sampling: Sampling = SAMPLING
 def _evaluate(server: Any, out: Path, cache: Path | None, *more: str) -> dict[str, Any]:
     overrides = [
         f"endpoint.url={server.url}", f"endpoint.cache={cache or 'null'}",
-        "endpoint.first_wait=0.01", "endpoint.timeout=0.4",
-        "endpoint.retries=60", "env.kwargs={max_steps: 8}", "evaluation.tasks=8",
-        "evaluation.temperature=0", *more,
+        "endpoint.timeout=0.4", "endpoint.retries=60", "env.kwargs={max_steps: 8}",
+        "evaluation.tasks=8", "evaluation.temperature=0", *more,
     ]  # fmt: skip
     result: dict[str, Any] = json.loads(
         evaluate_from_args("openai:some/model", overrides, str(out)).read_text()
@@ -236,9 +235,9 @@ def test_retry_after_is_read_in_all_its_forms() -> None:
 
 
 def test_waits_grow_to_a_bound_with_jitter_and_never_undercut_the_server() -> None:
-    backoff = Backoff(EndpointSettings(cache=None, first_wait=0.1))
+    backoff = Backoff()
     waits = [[backoff.wait(n, RuntimeError()) for _ in range(300)] for n in (1, 2, 4, 9)]
-    for bound, drawn in zip((0.1, 0.2, 0.8, 6.0), waits, strict=True):
+    for bound, drawn in zip((0.01, 0.02, 0.08, 0.6), waits, strict=True):
         assert 0 <= min(drawn) < 0.1 * bound
         assert 0.9 * bound < max(drawn) <= bound
     assert all(backoff.wait(1, _Reply(**{"retry-after": "5"})) >= 5.0 for _ in range(50))

@@ -38,15 +38,16 @@ AGENTS = {
 }
 COMMON = [
     "env.kwargs={max_steps: 4, num_tasks: 20}", "evaluation.split=valid_seen", "evaluation.tasks=4",
-    "endpoint.first_wait=0.01", "endpoint.retries=80",
-    "endpoint.input_price=1", "endpoint.output_price=2",
+    "endpoint.retries=80", "endpoint.input_price=1", "endpoint.output_price=2",
 ]  # fmt: skip
 
 CHILD = """
 import importlib, json, os, signal, sys
 from pathlib import Path
 from paw_train.evaluation import evaluate_from_args
+from paw_train.policies.endpoint import transport
 
+transport.FIRST_WAIT = 0.01
 out, jobs, place, count = Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 if place:
     module, *path, last = place.split(":")

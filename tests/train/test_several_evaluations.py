@@ -21,7 +21,7 @@ from paw_train.evaluation.program import make_job
 
 Capture = pytest.CaptureFixture[str]
 ASKED = ["--agent", "plain", "evaluation.temperature=0.5", "endpoint.cache=null",
-         "endpoint.retries=1", "endpoint.first_wait=0.001"]  # fmt: skip
+         "endpoint.retries=1"]  # fmt: skip
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -130,7 +130,7 @@ class EndpointPolicy:
         self._context_tokens = self.settings.context_tokens
         self._context_asked = self._context_tokens is not None
         self._cache = _cache_of(self.settings)
-        self._backoff = Backoff(self.settings)
+        self._backoff = Backoff()
         self._thread = _LoopThread()
         self._client = self._thread.run(self._connect())
         self._under_way: dict[str, asyncio.Task[dict[str, Any]]] = {}
@@ -356,7 +356,7 @@ class EndpointPolicy:
     def _is_news(self, asked: float | None) -> bool:
         """True if a server asks for a long wait that has not been reported."""
         now = time.monotonic()
-        if asked is None or asked <= self.settings.longest_wait or now < self._reported:
+        if asked is None or asked <= self._backoff.longest or now < self._reported:
             return False
         self._reported = now + asked
         return True

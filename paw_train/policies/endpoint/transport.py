@@ -18,6 +18,8 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from paw_train.settings.endpoint import EndpointSettings
 
+FIRST_WAIT = 0.5
+"""most seconds before the first retry; twice as many before each later one, up to sixty times as many"""
 LONGEST_ASKED = 600.0
 """seconds; a server that asks for a longer pause (an account's day is over) ends the run as a budget does"""
 _PATHS = re.compile(r"/(chat/)?completions/?$")
@@ -153,14 +155,13 @@ class Backoff:
     from coming back together (M. Brooker, "Exponential Backoff and Jitter", AWS 2015).
     """
 
-    def __init__(self, settings: EndpointSettings, seed: int = 0) -> None:
-        self.settings = settings
+    def __init__(self, seed: int = 0) -> None:
+        self.longest = 60 * FIRST_WAIT
         self._random = random.Random(seed)
 
     def wait(self, failures: int, error: Exception) -> float:
         """Seconds to wait after this many failures of a request."""
-        s = self.settings
-        bound = min(s.longest_wait, s.first_wait * 2.0 ** (failures - 1))
+        bound = min(self.longest, FIRST_WAIT * 2.0 ** (failures - 1))
         asked = asked_wait(error, time.time())
         own = self._random.uniform(0.0, bound)
         # requests with the same waiting time would return at the same moment: jitter separates them
