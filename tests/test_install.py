@@ -12,6 +12,7 @@ import pytest
 from files import load
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -21,13 +22,9 @@ SETS = [*WITH_EXTRAS, "install", "audit", "build", "deepspeed", "flash-attn", "c
 BUILT_IN_PLACE = {"cluster": ["deepspeed", "flash-attn"]}
 """sets that are installed with other sets"""
 LINUX = {
-    "python_version": "3.11",
-    "python_full_version": "3.11.9",
-    "sys_platform": "linux",
-    "platform_system": "Linux",
-    "platform_machine": "x86_64",
-    "extra": "",
-}
+    "python_version": "3.11", "python_full_version": "3.11.9", "sys_platform": "linux",
+    "platform_system": "Linux", "platform_machine": "x86_64", "extra": "",
+}  # fmt: skip
 DOCKERFILES = sorted((ROOT / "docker").glob("*.Dockerfile"))
 
 
@@ -74,6 +71,23 @@ def test_a_set_pins_every_direct_dependency_within_its_range(name: str, lock: Mo
         assert requirement.specifier.contains(version, prereleases=True), (
             f"{requirement}: {version}"
         )
+
+
+@pytest.mark.parametrize(
+    ("package", "floor"), [("jinja2", "3.1.6"), ("sentence-transformers", "6.0")]
+)
+def test_no_version_is_taken_that_runs_code_of_a_template_or_a_model(
+    package: str, floor: str
+) -> None:
+    asked = [*PROJECT["dependencies"], *itertools.chain(*PROJECT["optional-dependencies"].values())]
+    sets = [line for file in (ROOT / "requirements").glob("*.txt") for line in lines(file.stem)]
+    pinned = [line.partition(" --hash")[0] for line in sets if not line.startswith("--")]
+    for given in (asked, pinned):
+        found = [r for r in map(Requirement, given) if canonicalize_name(r.name) == package]
+        assert found
+        for requirement in found:
+            least = [s.version for s in requirement.specifier if s.operator in (">=", "==")]
+            assert max(map(Version, least)) >= Version(floor), requirement
 
 
 def test_make_installs_sets_that_exist() -> None:
