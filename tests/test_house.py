@@ -21,6 +21,8 @@ LINES = {
 """most lines of Python"""
 PAGES, WORDS, README = 24, 45_000, 110
 """most pages and words in docs/, and lines of the README"""
+SETTINGS = 170
+"""most rows of docs/settings.md"""
 RECIPES, GRIDS = 15, 8
 """most files in recipes/ (the table of published rows among them) and in recipes/compare/"""
 MODULES = 16
@@ -61,6 +63,11 @@ def test_docs_and_readme_can_be_read() -> None:
     assert len(pages) <= PAGES
     assert sum(len(page.read_text(encoding="utf-8").split()) for page in pages) <= WORDS
     assert length(ROOT / "README.md") <= README
+
+
+def test_settings_are_few() -> None:
+    page = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+    assert page.count("\n| `") <= SETTINGS
 
 
 def test_recipes_are_few() -> None:

@@ -20,15 +20,8 @@ FILES = sorted(
     [p for folder in CODE for p in (ROOT / folder).rglob("*.py")] + list(ROOT.glob("*.py"))
 )
 SERIALIZERS = {
-    "pickle",
-    "cPickle",
-    "dill",
-    "cloudpickle",
-    "joblib",
-    "shelve",
-    "marshal",
-    "jsonpickle",
-}
+    "pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "jsonpickle",
+}  # fmt: skip
 RULES = "S102,S103,S108,S202,S301,S302,S306,S307,S323,S501,S506,S602,S604,S605,S609,S701"
 """of ruff (bandit's): exec, file modes, temporary files, extractall, unpickling, marshal, mktemp, eval,
 unverified TLS, unsafe YAML, shells, templates without escaping"""

@@ -77,7 +77,8 @@ class Job:
     @property
     def model_name(self) -> str:
         """The model's name in the result; empty for agents that ask none."""
-        return self.model if agent_class(self.plan.agent).needs_policy else ""
+        asked, revision = agent_class(self.plan.agent).needs_policy, self.settings.model.revision
+        return "" if not asked else f"{self.model}@{revision}" if revision else self.model
 
 
 def evaluate_from_args(
@@ -189,7 +190,8 @@ def _open(job: Job) -> Policy:
 
         device = "cuda" if torch.cuda.is_available() else "cpu"
     model = job.settings.model
-    return open_policy(job.model, job.source, weights, device, model.dtype, model.lora.base)
+    below = model.lora.base
+    return open_policy(job.model, job.source, weights, device, model.dtype, below, model.revision)
 
 
 def _evaluate(job: Job, policy: Policy | None, display: Display, fresh: bool) -> Path:

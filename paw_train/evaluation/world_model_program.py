@@ -82,7 +82,8 @@ def evaluate_from_args(
     env = _env_of(recorded, settings.only_env)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     weights = weights_of(Path(model), run_folder)
-    policy = LocalPolicy.load(weights, device, settings.model.dtype, adapter=settings.model.lora)
+    own = settings.model
+    policy = LocalPolicy.load(weights, device, own.dtype, adapter=own.lora, revision=own.revision)
     where: dict[str, Any]
     if episodes:
         played, where = recorded, {"source": "recorded", "panel": None, "panel_hash": None}

@@ -57,16 +57,20 @@ def open_policy(
     device: str = "cpu",
     dtype: str = "float32",
     base: str | None = None,
+    revision: str | None = None,
 ) -> Policy:
     """The policy that a name means.
 
     Args:
         weights: folder or hub name of a model that runs in this process.
         base: the model below it, if it is an adapter (``model.lora.base``).
+        revision: of a model on the hub (``model.revision``).
     """
     source = source_of(model)
     name = model.partition(":")[2]
     if source == "openai":
+        if revision is not None:
+            raise ValueError(f"model.revision={revision}: a server's models have none.")
         from paw_train.policies.endpoint.policy import EndpointPolicy
         from paw_train.settings.endpoint import EndpointSettings
 
@@ -75,11 +79,11 @@ def open_policy(
         from paw_train.policies.vllm.engine import VLLMPolicy
         from paw_train.settings.rollout import VLLMSettings
 
-        return VLLMPolicy(name, VLLMSettings.read(source_settings, "vllm"))
+        return VLLMPolicy(name, VLLMSettings.read(source_settings, "vllm"), revision)
     from paw_train.policies.local.policy import LocalPolicy
 
     adapter = LoraSettings(base=base)
-    policy: Policy = LocalPolicy.load(weights, device, dtype, adapter=adapter)
+    policy: Policy = LocalPolicy.load(weights, device, dtype, adapter=adapter, revision=revision)
     return policy
 
 

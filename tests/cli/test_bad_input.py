@@ -189,6 +189,7 @@ SETTINGS = {
     "model.scratch.heads=3": "model.scratch.heads",
     "model.path=nowhere": "Use `paw train llm model.path=nowhere` (LoRA adapters) or `paw train llm_full",
     "model.lora.rank=4": "model.path",
+    "model.revision=v1": "model.path=OWNER/MODEL",
     "env.id=paw_gym/ALFWrld-v0": "Did you mean 'paw_gym/ALFWorld-v0'",
     "env.id=parrots:me/Parot-v0": "Did you mean 'me/Parrot-v0'",
     "env.id=nobody:me/Parrot-v0": "No module named 'nobody'",
@@ -300,6 +301,8 @@ COMMANDS = {
     "eval openai:x endpoint.url=http://localhost:9/v1 endpoint.cache=.": "is no cache of answers",
     "eval openai:x endpoint.url=http://localhost:9/v1 endpoint.cache=null endpoint.retries=0": "Is the "
     "server running",
+    "eval . model.revision=v1": "model.revision=v1 is of a model on the hub",
+    "eval openai:x endpoint.url=http://localhost:9/v1 model.revision=v1": "a server's models have none",
     "eval random env.kwargs.data_dir=5": "cannot be made with data_dir, split: TypeError: expected str",
     "eval random env.id=paw_gym/Sokoban-v0 env.kwargs=5": "env.kwargs: expected dict",
     "check SearchQA --kw corpus=corpus.jsonl": "dataset='synthetic' writes the passages",

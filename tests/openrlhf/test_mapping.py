@@ -66,6 +66,9 @@ def test_every_setting_has_a_rule_and_every_rule_a_setting() -> None:
         ("openrlhf.gpus_per_node=4", "train.batch_size", 4),
         ("openrlhf.nodes=2", "ref.num_nodes", 2),
         ("openrlhf.extra={ds.zpg: 8}", "ds.zpg", 8),
+        ("model.attention=null", "ds.packing_samples", True),
+        ("model.attention=flash_attention_3", "ds.packing_samples", True),
+        ("model.attention=sdpa", "ds.packing_samples", False),
     ],
 )
 def test_a_setting_becomes_an_option(override: str, option: str, value: Any) -> None:
@@ -78,6 +81,7 @@ def test_a_setting_becomes_an_option(override: str, option: str, value: Any) -> 
         "threads=2",
         "warm_starts=shared",
         "model.path=null",
+        "model.revision=main",
         "model.device=cpu",
         "model.dtype=float32",
         "cloning.episodes=10",
@@ -94,20 +98,6 @@ def test_a_setting_becomes_an_option(override: str, option: str, value: Any) -> 
 def test_what_cannot_be_done_is_refused_by_name(override: str) -> None:
     with pytest.raises(ValueError, match=override.partition("=")[0].replace(".", r"\.")):
         require_possible(_settings(*override.split()))
-
-
-@pytest.mark.parametrize(
-    ("overrides", "packed"),
-    [
-        ([], True),
-        (["model.attention=flash_attention_3"], True),
-        (["model.attention=sdpa"], False),
-    ],
-)
-def test_sequences_are_packed_wherever_flash_attention_is(
-    overrides: list[str], packed: bool
-) -> None:
-    assert options(_settings(*overrides))["ds.packing_samples"] is packed
 
 
 def test_stale_tokens_are_weighed_unless_the_ratio_is_to_vllms_own() -> None:

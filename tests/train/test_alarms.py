@@ -98,16 +98,9 @@ def test_each_rule_fires_once_and_soon(kind: str, name: str, value: float, title
 
 
 RECORDED = (
-    (0.641, 0.233),
-    (0.562, 0.141),
-    (0.844, 0.382),
-    (0.672, 0.136),
-    (0.469, 0.355),
-    (0.672, 0.241),
-    (0.25, 0.451),
-    (0.531, 0.729),
-    (0.672, 0.1),
-)
+    (0.641, 0.233), (0.562, 0.141), (0.844, 0.382), (0.672, 0.136), (0.469, 0.355),
+    (0.672, 0.241), (0.25, 0.451), (0.531, 0.729), (0.672, 0.1),
+)  # fmt: skip
 """success and `penalty_share` of a run of the embedded warm start: 64 episodes an update, AdamW at 2e-4, each
 refused action costs 0.5, divided by the group's deviation"""
 

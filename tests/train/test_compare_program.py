@@ -24,16 +24,8 @@ TINY = [
 
 def test_a_small_comparison_runs_is_judged_and_is_found_finished(tmp_path: Path) -> None:
     arguments = [
-        "compare",
-        "smoke_wm",
-        *TINY,
-        "--seeds",
-        "1",
-        "--jobs",
-        "2",
-        "--out",
-        str(tmp_path),
-    ]
+        "compare", "smoke_wm", *TINY, "--seeds", "1", "--jobs", "2", "--out", str(tmp_path),
+    ]  # fmt: skip
     first = CliRunner().invoke(app, arguments)
     assert first.exit_code == 0, first.output
     folder = tmp_path / "smoke_wm"

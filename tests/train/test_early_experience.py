@@ -111,15 +111,9 @@ class Writer:
 
 def overrides(out: Path, **more: Any) -> list[str]:
     own = {
-        "episodes": 6,
-        "encoder": "words",
-        "held_out_episodes": 2,
-        "early.alternatives": 2,
-        "early.imitation_steps": 4,
-        "sft.updates": 4,
-        "sft.batch_tokens": 600,
-        "sft.lr": 1e-3,
-    }
+        "episodes": 6, "encoder": "words", "held_out_episodes": 2, "early.alternatives": 2,
+        "early.imitation_steps": 4, "sft.updates": 4, "sft.batch_tokens": 600, "sft.lr": 1e-3,
+    }  # fmt: skip
     other = {"updates": 1, "checkpoint_every": 1, "evaluation.every": 0, "evaluation.tasks": 4}
     given = {
         "out": out,

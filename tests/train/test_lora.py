@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
 pytest.importorskip("peft")
 
 from rows import token_row  # noqa: E402
@@ -30,6 +31,7 @@ from paw_train.training.local import train_from_recipe  # noqa: E402
 SMALL = ScratchModelSettings(hidden=32, layers=2, heads=4, kv_heads=2, intermediate=64)
 TOKENIZER = word_tokenizer(["a few words to speak with"])
 RANK_4 = LoraSettings(rank=4)
+FEW = ["evaluation.tasks=1", "rollout.max_response_tokens=8", "env.kwargs.max_steps=3"]
 
 
 @pytest.fixture
@@ -264,22 +266,38 @@ def _count_calls(module: Any) -> list[int]:
     return calls
 
 
+def test_a_revision_is_trained_evaluated_and_recorded(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    for loader in (transformers.AutoTokenizer, transformers.AutoModelForCausalLM):
+
+        def load(name: Any, real: Any = loader.from_pretrained, **options: Any) -> Any:
+            if name == "someone/model":
+                name = asked.append(options.pop("revision", None)) or base
+            return real(name, **options)
+
+        monkeypatch.setattr(loader, "from_pretrained", load)
+    hub = ["model.path=someone/model", "model.revision=v1", "model.lora.rank=2"]
+    rates = ["cloning.episodes=0", "optimizer.matrix_lr=null", "updates=1", "rollout.groups=1"]
+    run = train_from_recipe("smoke", [f"out={tmp_path}", *hub, *rates, *FEW], quiet=True)
+    evaluate_from_args(str(run), FEW)  # of the adapter, beside which the revision is
+    assert asked == ["v1"] * 4
+    path = evaluate_from_args("someone/model", ["model.revision=v2", *FEW], str(tmp_path / "hub"))
+    assert asked[4:] == ["v2"] * 2
+    assert json.loads(path.read_text())["model"] == "someone/model@v2"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["model.lora.rank=2", "model.dtype=bfloat16"])
 def test_a_run_resumes_exactly_and_can_be_evaluated(tmp_path: Path, kind: str) -> None:
     start = train_from_recipe("smoke", [f"out={tmp_path}", "name=base", "updates=1"], quiet=True)
     common = [
-        f"out={tmp_path}",
-        f"model.path={start / 'checkpoints' / 'latest' / 'model'}",
-        kind,
-        "optimizer.measure_gradients=false",
+        f"out={tmp_path}", f"model.path={start / 'checkpoints' / 'latest' / 'model'}", kind,
         "optimizer.lr=1e-5",  # too small for bfloat16, were it alone
-        "cloning.matrix_lr=null",
-        "cloning.steps=2",
-        "updates=3",
-        "checkpoint_every=1",
-        "evaluation.tasks=4",
-    ]
+        "optimizer.measure_gradients=false", "cloning.matrix_lr=null", "cloning.steps=2",
+        "updates=3", "checkpoint_every=1", "evaluation.tasks=4",
+    ]  # fmt: skip
     whole = train_from_recipe("smoke", [*common, "name=whole"], quiet=True)
     shutil.copytree(whole, tmp_path / "cut")
     for gone in ("eval_after.json", "report.html"):

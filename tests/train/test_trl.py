@@ -57,23 +57,12 @@ def environment() -> Iterator[None]:
 
 def config(folder: Path, **changes: Any) -> Any:
     common: dict[str, Any] = {
-        "output_dir": str(folder),
-        "use_cpu": True,
-        "bf16": False,
-        "gradient_checkpointing": False,
-        "per_device_train_batch_size": 4,
-        "num_generations": 2,
-        "max_completion_length": 400,
-        "scale_rewards": "none",
-        "loss_type": "dapo",
-        "beta": 0.0,
-        "learning_rate": 0.01,
-        "report_to": [],
-        "save_strategy": "no",
-        "disable_tqdm": True,
-        "logging_steps": 1,
-        "seed": 0,
-    }
+        "output_dir": str(folder), "use_cpu": True, "bf16": False,
+        "gradient_checkpointing": False, "per_device_train_batch_size": 4, "num_generations": 2,
+        "max_completion_length": 400, "scale_rewards": "none", "loss_type": "dapo", "beta": 0.0,
+        "learning_rate": 0.01, "report_to": [], "save_strategy": "no", "disable_tqdm": True,
+        "logging_steps": 1, "seed": 0,
+    }  # fmt: skip
     return trl.GRPOConfig(**{**common, **changes})
 
 

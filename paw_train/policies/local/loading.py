@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import zipfile
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +41,24 @@ class Place:
     """folder or hub name"""
     gguf_file: str | None = None
     """a file in that folder"""
+    revision: str | None = None
+    """branch, tag or commit on the hub"""
 
 
-def find_model(path: str | Path) -> Place:
-    """Finds the model that a user calls ``path``."""
+def find_model(path: str | Path, revision: str | None = None) -> Place:
+    """Finds the model that a user calls ``path``; only one on the hub has a ``revision``."""
+    found = _find(path)
+    if revision is None:
+        return found
+    if found.gguf_file is not None or Path(found.name).is_dir():
+        raise ValueError(
+            f"model.revision={revision} is of a model on the hub (OWNER/MODEL), and {str(path)!r} is on "
+            "this machine: leave it away."
+        )
+    return replace(found, revision=revision)
+
+
+def _find(path: str | Path) -> Place:
     text, there = str(path), Path(path).expanduser()
     if there.is_dir():
         model = there / "model"  # of a checkpoint, which holds the trainer's state beside it
@@ -89,9 +103,9 @@ def _gguf_of_package(name: str) -> Path | None:
     return next((file for file in found if file.is_file()), None)
 
 
-def model_folder(path: str | Path) -> str:
+def model_folder(path: str | Path, revision: str | None = None) -> str:
     """The folder or hub name under which other engines find a model; a GGUF file is converted first."""
-    place = find_model(path)
+    place = find_model(path, revision)
     if place.gguf_file is not None:
         _need_gguf_reader(path)
         place = _converted(place)
@@ -108,6 +122,7 @@ def load_model(
     dtype: str = "float32",
     attention: str | None = None,
     device: str = "cpu",
+    revision: str | None = None,
 ) -> tuple[Any, Any]:
     """A causal language model and its tokenizer, on the CPU.
 
@@ -115,7 +130,7 @@ def load_model(
     (``$PAW_CACHE_DIR``), because reading one takes long.
 
     Args:
-        path: see ``find_model``.
+        path: see ``find_model``, as for ``revision``.
         dtype: ``float32``, ``bfloat16``, or ``auto``: bfloat16 where ``device`` multiplies in it.
 
     Raises:
@@ -126,7 +141,7 @@ def load_model(
     if torch.device(device).type == "cpu" and kind == torch.bfloat16:
         _prepare_processor()
     no_progress_bars()
-    place = given = find_model(path)
+    place = given = find_model(path, revision)
     if place.gguf_file is not None:
         _need_gguf_reader(path)
     try:
@@ -205,6 +220,7 @@ def _read(place: Place, dtype: Any, attention: str | None) -> Any:
     import transformers
 
     options: dict[str, Any] = {"gguf_file": place.gguf_file} if place.gguf_file else {}
+    options |= {"revision": place.revision} if place.revision else {}
     tokenizer = transformers.AutoTokenizer.from_pretrained(
         place.name, trust_remote_code=False, **options
     )

@@ -38,13 +38,15 @@ class Base:
     """of its architecture"""
     fingerprint: str
     """of its values"""
+    revision: str | None = None
+    """of a model on the hub"""
 
     @classmethod
-    def of(cls, model: Any, path: str | Path) -> Base:
+    def of(cls, model: Any, path: str | Path, revision: str | None) -> Base:
         """Describes a loaded model."""
         there = Path(path).expanduser()
         name = str(there.resolve()) if there.exists() else str(path)
-        return cls(name, model_signature(model), weights_fingerprint(model))
+        return cls(name, model_signature(model), weights_fingerprint(model), revision)
 
     def check(self, other: Base, where: Path) -> None:
         """Raises a ``ValueError`` if the adapter in ``where`` was trained on another model than ``other``."""

@@ -70,6 +70,7 @@ class LocalPolicy:
         adapter: LoraSettings | None = None,
         gradient_checkpointing: bool = False,
         seed: int = 0,
+        revision: str | None = None,
     ) -> LocalPolicy:
         """Loads a model from a folder, a hub, a GGUF file or an installed package that carries one.
 
@@ -78,6 +79,7 @@ class LocalPolicy:
             attention: as ``attn_implementation`` of transformers.
             adapter: train a fresh adapter of this form instead of all weights; its ``base`` is the model
                 below a saved one.
+            revision: branch, tag or commit of a model on the hub; with an adapter, of its model.
 
         Raises:
             ValueError: there is no such model, its tokenizer has no chat template, or an adapter does
@@ -88,11 +90,13 @@ class LocalPolicy:
         there = Path(path).expanduser()
         adapted = [folder for folder in (there, there / "model") if lora.is_adapter(folder)]
         if adapted:
-            model, tokenizer, base = _load_adapted(adapted[0], dtype, attention, device, wanted)
+            model, tokenizer, base = _load_adapted(
+                adapted[0], dtype, attention, device, wanted, revision
+            )
         else:
-            model, tokenizer = load_model(path, dtype, attention, device)
+            model, tokenizer = load_model(path, dtype, attention, device, revision)
             if wanted.rank:
-                base = Base.of(model, path)
+                base = Base.of(model, path, revision)
                 lora.attach(model, wanted, seed)
         if gradient_checkpointing:
             enable_recomputation(model)
@@ -242,13 +246,15 @@ def _load_adapted(
     attention: str | None,
     device: str,
     wanted: LoraSettings,
+    revision: str | None,
 ) -> tuple[Any, Any, Base]:
     from transformers import AutoTokenizer
 
     saved = lora.saved_base(folder)
     path = wanted.base or lora.base_path(folder)
-    model, tokenizer = load_model(path, dtype, attention, device)
-    base = Base.of(model, path)
+    revision = revision or (saved.revision if saved and path == saved.path else None)
+    model, tokenizer = load_model(path, dtype, attention, device, revision)
+    base = Base.of(model, path, revision)
     if saved is not None:
         saved.check(base, folder)
     lora.load(model, folder)

@@ -33,9 +33,11 @@ class VLLMPolicy:
 
     trainable = True
 
-    def __init__(self, model: str, settings: VLLMSettings | None = None) -> None:
+    def __init__(
+        self, model: str, settings: VLLMSettings | None = None, revision: str | None = None
+    ) -> None:
         self.model, self.settings = model, settings or VLLMSettings()
-        self.engine = _start(model, self.settings)
+        self.engine = _start(model, self.settings, revision)
         self.chat = ChatFormat(self.engine.get_tokenizer())
         self.max_model_len = int(self.engine.llm_engine.model_config.max_model_len)
 
@@ -210,7 +212,7 @@ def _refusal(ids: Sequence[int], room: int, limit: int) -> Response:
     )
 
 
-def _start(model: str, settings: VLLMSettings) -> Any:
+def _start(model: str, settings: VLLMSettings, revision: str | None) -> Any:
     # in this process: a child would need every new weight sent to it
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     try:
@@ -229,7 +231,9 @@ def _start(model: str, settings: VLLMSettings) -> Any:
         "disable_log_stats": True,
         "gpu_memory_utilization": settings.share,
     }
-    return LLM(model=model_folder(model), trust_remote_code=False, **{**chosen, **settings.extra})
+    chosen |= {"revision": revision, "tokenizer_revision": revision} if revision else {}
+    folder = model_folder(model, revision)
+    return LLM(model=folder, trust_remote_code=False, **{**chosen, **settings.extra})
 
 
 def _free_share(device: torch.device, reserved: int) -> float:

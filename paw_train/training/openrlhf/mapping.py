@@ -187,6 +187,9 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             lambda value, _: {"actor.model_name_or_path": value},
             _no_path,
         ),
+        "model.revision": _only(
+            "not read", lambda v: v is None, "is not known to OpenRLHF: give the folder of a copy."
+        ),
         "model.scratch": _UNUSED,
         "model.device": _only(
             "Ray decides", lambda v: v in ("auto", "cuda"), "is decided by Ray: use auto."
