@@ -1,12 +1,19 @@
-"""The places of a run's checkpoints. Nothing here needs torch."""
+"""The places of a run's checkpoints, and its logs cut to one. Nothing here needs torch."""
 
 from __future__ import annotations
 
 import shutil
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
+
+from paw_gym.internals.files import append_jsonl, truncate_jsonl
 
 STATE_FILE = "state.pt"
 """beside the model: what training needs to go on from there; a checkpoint without it is not whole"""
+EVENTS = "events.jsonl"
+"""in a run's folder: settings that changed on the way, and lines of its logs that were lost"""
 NEW, OLD = ".new", ".old"
 """added to a checkpoint's name while it is replaced: what takes its place, and what was there"""
 
@@ -24,3 +31,27 @@ def remove_checkpoint(folder: Path) -> None:
     """Removes the checkpoint of ``folder``, and what a kill left of its replacement."""
     for suffix in (OLD, NEW, ""):
         shutil.rmtree(folder.with_name(folder.name + suffix), ignore_errors=True)
+
+
+def note_event(folder: Path, event: str, **values: Any) -> None:
+    """Adds a line to a run's events."""
+    append_jsonl(folder / EVENTS, {"event": event, **values, "time": time.time()})
+
+
+def cut_logs(
+    folder: Path, names: Sequence[str], done: int, say: Callable[[str], None], key: str = "update"
+) -> None:
+    """Drops from a run's logs what comes after update (or step) ``done``: it is computed again.
+
+    Lines that cannot be read are reported and noted.
+    """
+    for name in names:
+        damaged = truncate_jsonl(folder / name, key, done + 1)
+        if damaged:
+            say(
+                f"{folder / name}: line {', '.join(map(str, damaged))} was cut short and is dropped; its "
+                f"{key} is missing there unless it comes after {key} {done}."
+            )
+            note_event(
+                folder, "damaged lines dropped", file=name, lines=damaged, resumed_after=done
+            )

@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paw_gym.internals.files import append_jsonl, truncate_jsonl
+from paw_gym.internals.files import append_jsonl
 from paw_gym.internals.validation import reason_of
 from paw_gym.pool import EnvPool
 from paw_train.algorithms.muon import split_optimizers
 from paw_train.environments import has_solver, make_pool
 from paw_train.losses.batch import Batch
-from paw_train.policies.checkpoints import find_checkpoint
+from paw_train.policies.checkpoints import cut_logs, find_checkpoint
 from paw_train.policies.local.checkpoint import load_checkpoint, save_checkpoint
 from paw_train.policies.local.guarded_step import GuardedStep, MasterWeights
 from paw_train.policies.local.policy import LocalPolicy
@@ -116,6 +116,7 @@ def clone(
     progress: Callable[[int, int, float], None] | None = None,
     checkpoint: Path | None = None,
     stopping: Callable[[], bool] = lambda: False,
+    say: Callable[[str], None] = lambda text: None,
 ) -> bool:
     """Trains the policy on expert rows; False when it was asked to stop before the last step.
 
@@ -130,13 +131,14 @@ def clone(
         checkpoint: folder of the training state, written every ``checkpoint_every`` steps; cloning
             continues from it, to the same weights as without a stop.
         stopping: whether to stop after the current step, with a checkpoint.
+        say: is told of lines of ``log`` that a kill cut short.
     """
     cloner = _Cloner(policy, rows, settings, seed)
     saved = find_checkpoint(checkpoint) if checkpoint is not None else None
     if saved is not None:
         cloner.load_state_dict(load_checkpoint(saved, policy))
     if log is not None:
-        truncate_jsonl(log, "step", cloner.done + 1)
+        cut_logs(log.parent, [log.name], cloner.done, say, "step")
     earlier, started = _seconds(log), time.perf_counter()
     while cloner.done < settings.steps and not stopping():
         loss, accuracy = cloner.step()

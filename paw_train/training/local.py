@@ -34,7 +34,7 @@ from paw_train.algorithms.placebo import with_placebo
 from paw_train.algorithms.pool import collect
 from paw_train.algorithms.update import Updater, update_seed
 from paw_train.evaluation import evaluate_members, evaluate_to_folder
-from paw_train.policies.checkpoints import find_checkpoint, remove_checkpoint
+from paw_train.policies.checkpoints import cut_logs, find_checkpoint, note_event, remove_checkpoint
 from paw_train.policies.factory import rollout_policy
 from paw_train.policies.local.checkpoint import load_checkpoint, save_checkpoint, share_checkpoint
 from paw_train.policies.local.policy import LocalPolicy
@@ -69,7 +69,6 @@ from paw_train.training.memory import shape_of
 from paw_train.training.phases import GIB, beside_vllm
 from paw_train.training.preparation import prepared
 from paw_train.training.recording import record
-from paw_train.training.records import cut_logs, note_event
 from paw_train.world_model_learning.stages import WorldModelStages
 
 if TYPE_CHECKING:
@@ -366,15 +365,10 @@ class Run:
                 rows += mixed_expert_rows(self.settings, self.policy.chat, advance)
         with self.display.task("cloning the expert", own.steps) as advance:
             return clone(
-                self.policy,
-                rows,
-                own,
-                self.settings.seed,
-                self.folder / log,
+                self.policy, rows, own, self.settings.seed, self.folder / log,
                 lambda step, _, loss: advance(step, f"loss {loss:.3f}"),
-                self.folder / "checkpoints" / latest,
-                lambda: self.interrupted,
-            )
+                self.folder / "checkpoints" / latest, lambda: self.interrupted, self.display.say,
+            )  # fmt: skip
 
     def _made_before(self) -> Path | None:
         """The checkpoint of this run's warm start: its own, or one that an equal run shared."""

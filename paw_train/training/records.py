@@ -2,40 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-from paw_gym.internals.files import append_jsonl, truncate_jsonl
 from paw_train.algorithms.pool import informative_groups
 from paw_train.rollouts.rollout import Trajectory, timed_out
-
-EVENTS = "events.jsonl"
-"""in a run's folder: settings that changed on the way, and lines of its logs that were lost"""
-
-
-def note_event(folder: Path, event: str, **values: Any) -> None:
-    """Adds a line to a run's events."""
-    append_jsonl(folder / EVENTS, {"event": event, **values, "time": time.time()})
-
-
-def cut_logs(folder: Path, names: Sequence[str], done: int, say: Callable[[str], None]) -> None:
-    """Drops from a run's logs what is of updates after the first ``done``; they are computed again.
-
-    Lines that cannot be read are reported and noted.
-    """
-    for name in names:
-        damaged = truncate_jsonl(folder / name, "update", done + 1)
-        if damaged:
-            say(
-                f"{folder / name}: line {', '.join(map(str, damaged))} was cut short and is dropped; its "
-                f"update is missing there unless it comes after update {done}."
-            )
-            note_event(
-                folder, "damaged lines dropped", file=name, lines=damaged, resumed_after=done
-            )
 
 
 def outcome_metrics(trajectories: Sequence[Trajectory]) -> dict[str, Any]:

@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from paw_gym.internals.files import append_jsonl, truncate_jsonl, write_json, write_text
+from paw_gym.internals.files import append_jsonl, write_json, write_text
 from paw_gym.transition import Episode, read_jsonl, write_jsonl
 from paw_train.environments import agent_env_maker, has_solver, make_pool, training_env
 from paw_train.evaluation import world_model
 from paw_train.evaluation.terminal import Display
 from paw_train.evaluation.world_model import Embedder, make_embedder
-from paw_train.policies.checkpoints import find_checkpoint, remove_checkpoint
+from paw_train.policies.checkpoints import cut_logs, find_checkpoint, remove_checkpoint
 from paw_train.policies.local.checkpoint import load_checkpoint, save_checkpoint
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.rollouts.rollout import demonstrations, rollout
@@ -284,8 +284,7 @@ class WorldModelStages:
             learner.updater.load_state_dict(state["optimizer"])
             start = int(state["update"])
             self.display.say(f"Learning the world model continues after update {start}.")
-        if truncate_jsonl(log, "update", start + 1):
-            self.display.say(f"{log}: lines that were cut short are dropped.")
+        cut_logs(self.folder, [METRICS_FILE], start, self.display.say)
         total, every = self.own.updates, self.settings.checkpoint_every
         with self.display.task(f"learning the world model ({self.own.method})", total) as advance:
             for update in range(start, total):

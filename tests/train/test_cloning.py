@@ -68,10 +68,16 @@ def test_a_stopped_warm_start_continues_exactly(
 
     continued = tiny_policy(dtype=dtype)
     steps.clear()
+    said: list[str] = []
+    with log.open("a") as file:
+        file.write('{"ste')  # a kill cuts a line short
     more = clone(
-        continued, _rows(), settings, 5, log, lambda step, *_: steps.append(step), checkpoint
-    )
+        continued, _rows(), settings, 5, log, lambda step, *_: steps.append(step), checkpoint,
+        say=said.append,
+    )  # fmt: skip
     assert more and steps == list(range(stop_after + 1, STEPS + 1))
+    assert "log.jsonl: line 1 was cut short and is dropped" in said[0]
+    assert "log.jsonl" in (tmp_path / "events.jsonl").read_text()
     assert _weights(continued) == _weights(whole)
     assert _curve(log) == _curve(tmp_path / "whole.jsonl")
 

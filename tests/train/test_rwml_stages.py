@@ -23,20 +23,11 @@ from paw_train.training import local
 from paw_train.world_model_learning import predicting, stages
 
 OWN = {
-    "episodes": 4,
-    "held_out_episodes": 2,
-    "encoder": "words",
-    "easy_samples": 2,
-    "max_share": 0.5,
-    "rwml.updates": 3,
-    "rwml.transitions": 3,
-    "rwml.group_size": 3,
-    "rwml.max_tokens": 16,
-    "rwml.lr": 1e-3,
-    "sft.updates": 3,
-    "sft.batch_tokens": 600,
+    "episodes": 4, "held_out_episodes": 2, "encoder": "words", "easy_samples": 2,
+    "max_share": 0.5, "rwml.updates": 3, "rwml.transitions": 3, "rwml.group_size": 3,
+    "rwml.max_tokens": 16, "rwml.lr": 1e-3, "sft.updates": 3, "sft.batch_tokens": 600,
     "sft.lr": 1e-3,
-}
+}  # fmt: skip
 
 
 def overrides(out: Path, method: str) -> list[str]:
@@ -131,7 +122,7 @@ def test_asked_to_stop_it_stops_in_the_second_stage_and_goes_on(
     said: list[str] = []
     monkeypatch.setattr(Display, "say", lambda self, text: said.append(text))
     assert record(train(tmp_path / "cut", "sft")) == whole
-    assert any("world_model.jsonl: lines that were cut short" in text for text in said)
+    assert any("world_model.jsonl: line 4 was cut short" in text for text in said)
 
 
 MOMENTS = (

@@ -11,12 +11,12 @@ from typing import Any
 
 from paw_gym.internals.files import append_jsonl
 from paw_train.evaluation.statistics import wilson_interval
+from paw_train.policies.checkpoints import cut_logs
 from paw_train.reporting.run.alarms import Alarm, find_alarms
 from paw_train.reporting.run.data import read_records
 from paw_train.reporting.tracking import Tracking
 from paw_train.rollouts.rollout import Trajectory
 from paw_train.settings import Settings
-from paw_train.training.records import cut_logs
 
 RESTARTS = "restarts.jsonl"
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
