@@ -11,6 +11,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+from forked import Forked
 from registries import registered_here
 from typer.testing import CliRunner
 
@@ -42,6 +43,18 @@ BUDGET = {
 """what comes after the arguments of a line that takes long"""
 
 
+PAW = """
+import site, sys
+from paw_gym import registration
+from paw_train.cli import main
+site.addsitedir(sys.argv.pop(1))
+registration._PLUGINS_LOADED.clear()
+registration.register_all()
+main()
+"""
+"""what trains and evaluates is spared the import of the trainer; the rest is a process as it starts"""
+
+
 def shown_lines() -> list[str]:
     """What the page on environments shows for a package, as it stands there."""
     page = (ROOT / "docs" / "register-your-environment.md").read_text(encoding="utf-8")
@@ -54,7 +67,7 @@ def shown_lines() -> list[str]:
 def test_from_nothing_to_a_report(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason='pip install ".[train]"')
     pytest.importorskip("hatchling", reason="building a package offline takes hatchling")
-    python = _own_python(tmp_path)
+    python, site = _own_python(tmp_path)
 
     def call(*command: str, fails: bool = False) -> str:
         answer = subprocess.run(
@@ -64,8 +77,12 @@ def test_from_nothing_to_a_report(tmp_path: Path) -> None:
         assert (answer.returncode != 0) == fails, said
         return said
 
-    def paw(*command: str, fails: bool = False) -> str:
-        return call("paw_train.cli", *command, fails=fails)
+    def paw(command: str, *arguments: str, fails: bool = False) -> str:
+        if command in ("new-env", "check"):
+            return call("paw_train.cli", command, *arguments, fails=fails)
+        ended = Forked(PAW, site, command, *arguments, folder=tmp_path, COLUMNS="200").wait()
+        assert ended.code == 0, ended.output
+        return " ".join(ended.output.split())
 
     def shown(line: str) -> str:
         program, command, *rest = line.split()
@@ -191,8 +208,8 @@ def _tiny_model(folder: Path) -> None:
     LlamaForCausalLM(config).save_pretrained(folder)
 
 
-def _own_python(folder: Path) -> Path:
-    """An environment that sees the packages of this one, and takes the newcomer's."""
+def _own_python(folder: Path) -> tuple[Path, Path]:
+    """An environment that sees the packages of this one, and takes the newcomer's; where it has them."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
     python = folder / "venv" / "bin" / "python"
     site = Path(
@@ -205,7 +222,7 @@ def _own_python(folder: Path) -> Path:
     )
     here = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), str(ROOT)}
     (site / "here.pth").write_text("".join(f"{path}\n" for path in sorted(here)))
-    return python
+    return python, site
 
 
 def _environment() -> dict[str, str]:

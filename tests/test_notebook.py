@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from files import load
+from forked import Forked
 from programs import python, said
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -26,16 +28,19 @@ RUN = ROOT / "scripts" / "run_notebook.py"
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.name)
 def test_it_runs(notebook: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch", reason='pip install ".[train]"')
-    assert "expert  solved 8 of 8 games" in said(RUN, notebook, folder=tmp_path)
+    ended = Forked(load("scripts/run_notebook.py").code_of(notebook), folder=tmp_path).wait()
+    assert ended.code == 0, ended.output
+    assert "expert  solved 8 of 8 games" in ended.stdout
     assert not any(tmp_path.iterdir()), "it leaves nothing behind"
 
 
-def test_one_that_fails_says_so(tmp_path: Path) -> None:
-    cells: list[dict[str, Any]] = [{"cell_type": "code", "source": ["assert False, 'no'\n"]}]
-    broken = tmp_path / "broken.ipynb"
-    broken.write_text(json.dumps({"cells": cells}))
-    answer = python(RUN, broken, folder=tmp_path)
-    assert answer.returncode != 0
+def test_each_is_run_up_to_one_that_fails(tmp_path: Path) -> None:
+    for name, line in {"good": "print('yes')", "broken": "assert False, 'no'"}.items():
+        cells: list[dict[str, Any]] = [{"cell_type": "code", "source": [line]}]
+        (tmp_path / name).write_text(json.dumps({"cells": cells}))
+    assert said(RUN, "good", folder=tmp_path) == "yes"
+    answer = python(RUN, "good", "broken", "good", folder=tmp_path)
+    assert answer.returncode != 0 and answer.stdout == "yes\n"
     assert "AssertionError: no" in answer.stderr
 
 

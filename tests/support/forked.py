@@ -14,14 +14,18 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 PRELOAD = [
     "forked",
     "paw_train.cli.program",
     "paw_train.training.local",
     "transformers.models.llama.modeling_llama",
+    "torch.utils.tensorboard",
+    "warm",
 ]
 SECONDS = 600
+HERE = Path(__file__).resolve().parent
 KillAt = tuple[str, int]
 """a function (``module:name`` or ``module:Class:method``) and how many calls of it go well before SIGKILL"""
 
@@ -66,7 +70,9 @@ class Forked:
         self.process: BaseProcess = context.Process(
             target=_run, args=(self._logs.name, folder, *given)
         )
-        self.process.start()
+        found = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))
+        with patch.dict(os.environ, PYTHONPATH=found):  # the first time, what is forked is started
+            self.process.start()
 
     def said(self) -> str:
         """Its standard output so far."""

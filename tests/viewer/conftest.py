@@ -1,11 +1,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +9,7 @@ from typing import Any
 import pytest
 from browser import CHROMIUM
 from files import load
+from servers import in_thread
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -48,32 +44,12 @@ def made() -> ModuleType:
 
 @pytest.fixture
 def view() -> Iterator[Any]:
-    """Starts `paw view` on a folder, gives back its address; it is gone after the test."""
+    """Serves a folder's pages, gives back their address; it is gone after the test."""
     pytest.importorskip("fastapi")
+    from paw_train.viewer.app import create_app
 
-    running: list[subprocess.Popen[bytes]] = []
-
-    def start(folder: Path) -> str:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        command = [sys.executable, "-m", "paw_train.cli", "view", str(folder)]
-        process = subprocess.Popen(
-            [*command, "--no-open", "--no-token", "--port", str(port)], stderr=subprocess.DEVNULL
-        )
-        running.append(process)
-        address = f"http://127.0.0.1:{port}"
-        for _ in range(1200):
-            assert process.poll() is None, "paw view ended"
-            with contextlib.suppress(OSError), urllib.request.urlopen(f"{address}/health"):
-                return address
-            time.sleep(0.1)
-        raise RuntimeError("the viewer did not answer within two minutes")
-
-    yield start
-    for process in running:
-        process.terminate()
-        process.wait(timeout=60)
+    with contextlib.ExitStack() as running:
+        yield lambda folder: running.enter_context(in_thread(create_app(folder)))
 
 
 @pytest.fixture
