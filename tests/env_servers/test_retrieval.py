@@ -309,19 +309,19 @@ def fuzzed(rng: random.Random) -> tuple[str, str, bytes]:
 
 
 @pytest.mark.slow
-def test_ten_thousand_fuzzed_requests_never_break_the_server() -> None:
+def test_three_thousand_fuzzed_requests_never_break_the_server() -> None:
     rng = random.Random(0)
     retriever = make_retriever("bm25", corpus=Corpus.open(PASSAGES))
     statuses: dict[int, int] = {}
     with client(retriever) as web:
-        for _ in range(10_000):
+        for _ in range(3_000):
             method, path, text = fuzzed(rng)
             answer = web.request(method, path, content=text, headers=JSON)
             statuses[answer.status_code] = statuses.get(answer.status_code, 0) + 1
             assert answer.status_code < 500, (method, path, text[:300], answer.text)
         good = web.post("/retrieve", json={"queries": ["word4"], "topk": 1})
     assert good.status_code == 200
-    assert statuses[200] > 500 and statuses[422] > 500
+    assert statuses[200] > 140 and statuses[422] > 1_000
 
 
 def test_an_episode_over_the_server_and_after_its_end() -> None:

@@ -299,11 +299,11 @@ def malformed(rng: random.Random, live: Sequence[str]) -> tuple[str, str, bytes,
     return method, path.encode("utf-8", "replace").decode(), body, headers
 
 
-def test_ten_thousand_malformed_requests_never_fail(client: Client) -> None:
+def test_three_thousand_malformed_requests_never_fail(client: Client) -> None:
     rng = random.Random(0)
     seen: dict[int, int] = {}
     live: list[str] = []
-    for number in range(10_000):
+    for number in range(3_000):
         if number % 500 == 0:  # some of them close it
             opened = client.one("open", **NEW)["session"]
             client.one("reset", session=opened, seed=number)
@@ -312,7 +312,7 @@ def test_ten_thousand_malformed_requests_never_fail(client: Client) -> None:
         status = client(*request)[0]
         assert status < 500, request
         seen[status // 100] = seen.get(status // 100, 0) + 1
-    assert seen[4] > 5_000
+    assert seen[4] > 1_500
     assert client.json("GET", "/health")["status"] == "ok"
     check_text_env(
         "paw_gym/WebShop-v0", tasks=1, only=["determinism"], time_limit=None

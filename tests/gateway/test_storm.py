@@ -21,7 +21,7 @@ import troubles  # noqa: F401  (clients play the same environments beside)
 
 
 def test_every_answer_is_for_its_owner_and_nothing_is_left(serve: Any, bench: Any) -> None:
-    gateway = serve("--workers", "2", "--session-minutes", "0.5", "--drain-seconds", "5")
+    gateway = serve("--workers", "2", "--session-minutes", "0.25", "--drain-seconds", "5")
     storm = bench.Storm(
         (gateway.port, gateway.process.pid), "tests/Dice-v0", sessions=160, clients=8,
         seconds=120, kill_every=0.3,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,28 +27,33 @@ SMALL = [
     ),
 ]
 WINDOW = ["env.mode=window", "env.history_length=2", "objective.log_observations=false"]
+REWARD = ["objective.kl_in=reward", "world_model.entropy=full", "objective.entropy_coef=0.01"]
 PATHS = {
     "plain": ["world_model.enabled=false", "objective.kl_coef=0"],
     "conversation": ["optimizer.measure_gradients=true"],
-    "window, reference offloaded": [*WINDOW, "model.reference_offload=true"],
+    "window, reference offloaded, REINFORCE++": [
+        *WINDOW,
+        *("model.reference_offload=true", "algorithm.name=reinforce_pp", "world_model.horizon=3"),
+    ],
     "bfloat16": ["model.dtype=bfloat16", "model.gradient_checkpointing=true"],
     "LoRA": ["model.lora.rank=2", "model.gradient_checkpointing=true"],
-    "PPO by turn": ["algorithm.name=ppo"],
+    "PPO by turn": [
+        *("algorithm.name=ppo", "algorithm.critic.lr=1e-3"),
+        *("rollout.group_size=1", "rollout.groups=4"),
+    ],
     "PPO by token, bfloat16": [
-        "algorithm.name=ppo",
-        "algorithm.level=token",
-        "model.dtype=bfloat16",
+        *("algorithm.name=ppo", "algorithm.level=token", "model.dtype=bfloat16"),
+        *("env.mode=window", *REWARD),
     ],
-    "GiGPO, two steps ahead": [*WINDOW, "algorithm.name=gigpo", "world_model.horizon=2"],
-    "KL in the reward, full entropy, bonus": [
-        *("objective.kl_in=reward", "world_model.entropy=full", "objective.entropy_coef=0.01"),
+    "GiGPO, two steps ahead": [
+        *WINDOW,
+        *("algorithm.name=gigpo", "world_model.horizon=2", "world_model.dedup=once"),
     ],
-    "dynamic sampling": [
-        "algorithm.dynamic_sampling=1",
+    "KL in the reward, full entropy, bonus": REWARD,
+    "dynamic sampling, RLOO": [
+        *("algorithm.dynamic_sampling=1", "algorithm.name=rloo", "world_model.preset=echo"),
     ],
-    "truncated sampling, eager": [
-        "model.attention=eager",
-    ],
+    "eager": ["model.attention=eager"],
     "world model by RWML": [
         *("world_model_learning.method=rwml", "world_model_learning.episodes=4"),
         *("world_model_learning.encoder=words", "world_model_learning.easy_samples=0"),
@@ -64,7 +70,7 @@ PATHS = {
 SYNCS = 150
 """waits for the GPU in one update of 4 episodes of at most 6 turns: 48 for sampled tokens, one for each of
 the 22 weights of a checkpoint, and a few for each micro-batch"""
-TWICE = {"dynamic sampling", "world model by RWML", "world model by SFT"}
+TWICE = {"dynamic sampling, RLOO", "world model by RWML", "world model by SFT"}
 """paths with two rounds of episodes"""
 
 
@@ -89,13 +95,17 @@ def _train(monkeypatch: pytest.MonkeyPatch, base: Path, out: Path, changes: Sequ
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", PATHS)
-def test_a_run_stays_on_its_gpu(
+def test_a_run_of_every_kind_learns_and_stays_on_its_gpu(
     monkeypatch: pytest.MonkeyPatch, base: Path, tmp_path: Path, path: str
 ) -> None:
     gpu = _train(monkeypatch, base, tmp_path, PATHS[path])
     assert not gpu.faults
     assert gpu.on_gpu > 1000  # the run was on the claimed GPU at all
     assert gpu.syncs.total() <= SYNCS * (1 + (path in TWICE)), gpu.syncs.most_common(12)
+    (metrics,) = map(json.loads, (tmp_path / "smoke" / "metrics.jsonl").open())
+    assert metrics["skipped"] == 0.0
+    assert (metrics.get("wm_loss", -1) >= 0) == (path != "plain")
+    assert ("value_loss" in metrics) == ("PPO" in path)
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from paw_train.evaluation import evaluate_from_args  # noqa: E402
+from paw_train.metrics import METRICS, NOT_MEASURED  # noqa: E402
 from paw_train.training.local import train_from_recipe  # noqa: E402
 
 
@@ -30,7 +31,7 @@ def test_a_run_leaves_all_its_files(smoke: Path) -> None:
     wanted = {"reward_mean", "success_rate", "policy_loss", "kl", "clip_fraction", "wm_loss",
               "lambda_mean", "clipped_share", "selected_share", "entropy_threshold", "obs_nll",
               "grad_norm", "grad_norm_policy", "grad_norm_wm", "lr"}  # fmt: skip
-    assert all(wanted <= set(m) for m in metrics)
+    assert all(wanted <= set(m) <= NOT_MEASURED | set(METRICS) for m in metrics)
     assert metrics[0]["kl"] < 1e-3  # the reference is where it starts; two steps move little
     assert all(0.74 < m["selected_share"] <= 0.80 for m in metrics)
     assert [v["update"] for v in _lines(smoke / "validation.jsonl")] == [0, 2, 4]
@@ -78,21 +79,6 @@ def test_a_finished_run_is_left_alone_and_other_settings_are_refused(smoke: Path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["window", "conversation"])
-def test_a_hugging_face_folder_is_trained_in_both_modes(
-    smoke: Path, tmp_path: Path, mode: str
-) -> None:
-    model = smoke / "checkpoints" / "latest" / "model"
-    run = train_from_recipe(
-        "smoke",
-        [f"out={tmp_path}", f"model.path={model}", f"env.mode={mode}", "env.template=alfworld",
-         "cloning.episodes=0", "updates=1", "evaluation.tasks=2", "evaluation.every=0"],
-        quiet=True,
-    )  # fmt: skip
-    assert len(_lines(run / "metrics.jsonl")) == 1
-
-
-@pytest.mark.slow
 def test_eval_of_a_run_and_of_the_ends_of_the_scale(smoke: Path, tmp_path: Path) -> None:
     few = ["evaluation.tasks=6", "env.kwargs={}"]
     trained = json.loads(evaluate_from_args(str(smoke), few, str(tmp_path / "a")).read_text())
@@ -125,33 +111,6 @@ def test_equal_settings_share_a_warm_start_and_others_do_not(smoke: Path, tmp_pa
         assert _lines(run / "metrics.jsonl")[0]["reward_mean"] == own["reward_mean"]
     train_from_recipe("smoke", [*shared, "name=third", "seed=1"], quiet=True)
     assert len(list((tmp_path / "warm").iterdir())) == 2 * len(made)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "settings",
-    [
-        ["algorithm.name=gigpo", "world_model.horizon=2", "world_model.dedup=once"],
-        ["algorithm.name=ppo", "rollout.group_size=1", "rollout.groups=4", "algorithm.critic.lr=1e-3"],
-        ["algorithm.name=ppo", "algorithm.level=token", "objective.kl_in=reward",
-         "objective.entropy_coef=0.01", "world_model.entropy=full", "env.mode=window"],
-        ["algorithm.name=rloo", "algorithm.dynamic_sampling=2", "world_model.preset=echo"],
-        ["algorithm.name=reinforce_pp", "env.mode=window", "world_model.horizon=3"],
-    ],
-    ids=["gigpo", "ppo", "ppo-token", "rloo", "reinforce_pp"],
-)  # fmt: skip
-def test_every_algorithm_runs_with_the_world_model(
-    smoke: Path, tmp_path: Path, settings: list[str]
-) -> None:
-    run = train_from_recipe(
-        "smoke",
-        [f"out={tmp_path}", "updates=2", "evaluation.tasks=0", "evaluation.every=0", *settings],
-        quiet=True,
-    )
-    metrics = _lines(run / "metrics.jsonl")
-    assert len(metrics) == 2
-    assert all(m["skipped"] == 0.0 and m["wm_loss"] >= 0 for m in metrics)
-    assert ("value_loss" in metrics[0]) == ("algorithm.name=ppo" in settings)
 
 
 @pytest.mark.slow
