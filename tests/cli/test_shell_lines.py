@@ -132,15 +132,10 @@ BUDGETS = (
 )
 """what comes after the arguments of a line that would take long (CONTRIBUTING.md says so too)"""
 PLACEHOLDERS = {
-    "MODEL": "model",
-    "FOLDER": "model",
-    "DIR": "alfworld-data",
-    "DIR/*/": "results/*/",
-    "RUN": "runs/embedded",
-    "me/Maze-v0": "tests/Maze-v0",
-    "Qwen/Qwen2.5-0.5B-Instruct": "model",
+    "MODEL": "model", "FOLDER": "model", "DIR": "alfworld-data", "DIR/*/": "results/*/",
+    "RUN": "runs/embedded", "parrots:me/Parrot-v0": "tests/Maze-v0", "Qwen/Qwen2.5-0.5B-Instruct": "model",
     "http://localhost:8000/v1": "ENDPOINT",
-}
+}  # fmt: skip
 FENCE = re.compile(r"^```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
