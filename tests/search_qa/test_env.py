@@ -93,18 +93,10 @@ def test_a_wrong_answer_ends_the_episode_too() -> None:
 
 @pytest.mark.parametrize(
     "action",
-    [
-        "search for it",
-        "<search></search>",
-        "<search>  </search>",
-        "<answer></answer>",
-        "<search>open",
-        "<answer>a</search>",
-        "<SEARCH>x</SEARCH>",
-        "x <answer>y</answer>",
-        "<search>" + "x" * 1001 + "</search>",
-    ],
-)
+    ["search for it", "<search></search>", "<search>  </search>", "<answer></answer>",
+     "<search>open", "<answer>a</search>", "<SEARCH>x</SEARCH>", "x <answer>y</answer>",
+     "<search>" + "x" * 1001 + "</search>"],
+)  # fmt: skip
 def test_invalid_actions_cost_a_turn_and_reach_no_engine(action: str) -> None:
     retriever = Scripted()
     env = make(retriever, max_steps=2)

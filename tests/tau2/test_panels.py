@@ -6,14 +6,9 @@ from typing import Any
 import pytest
 
 SIZES = {
-    "tau2/airline": 50,
-    "tau2/retail": 114,
-    "tau2/telecom": 114,
-    "tau2/mock": 9,
-    "tau2/airline_test": 20,
-    "tau2/retail_test": 40,
-    "tau2/telecom_test": 40,
-}
+    "tau2/airline": 50, "tau2/retail": 114, "tau2/telecom": 114, "tau2/mock": 9,
+    "tau2/airline_test": 20, "tau2/retail_test": 40, "tau2/telecom_test": 40,
+}  # fmt: skip
 
 
 def test_the_panels_are_the_packages_splits(tau2: Any) -> None:

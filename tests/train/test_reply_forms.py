@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +22,7 @@ from hostile import byte_tokenizer  # noqa: E402
 from paw_gym import PromptTemplate, make_agent_env  # noqa: E402
 from paw_gym.internals.replies import read_chat, split_thought  # noqa: E402
 from paw_gym.pool import EnvPool  # noqa: E402
-from paw_train.agents import make_agent  # noqa: E402
+from paw_train.agents import AGENTS, make_agent  # noqa: E402
 from paw_train.agents.action_form import ActionForm  # noqa: E402
 from paw_train.agents.metering import MeteredPolicy  # noqa: E402
 from paw_train.policies.endpoint.answers import finish_text  # noqa: E402
@@ -32,8 +34,10 @@ from paw_train.rollouts.policy import Request, Response, Sampling, complete  # n
 from paw_train.settings.endpoint import EndpointSettings  # noqa: E402
 
 R, L = "<action>right</action>", "<action>left</action>"
-SAMPLING = Sampling(0.0, 2000, ("</action>",))
+ACTION = re.compile(r"<action>\s*(\w*)\s*</action>")
 FORM = ActionForm(PromptTemplate.load("generic"))
+Responses = dict[str, dict[str, Response]]
+"""by form, and by who reads it"""
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,8 @@ class Form:
     """there is one, so that a prompt that asks for it is content"""
     only: str = ""
     """the one kind of reader that can meet it, or tell"""
+    line: str | None = None
+    """its first line outside thoughts, where actions are lines and there is more on it than the action"""
 
 
 def channels(*pairs: tuple[str, str]) -> str:
@@ -59,13 +65,13 @@ FORMS = {
     "on lines": Form(f"<think>\nhm\n</think>\n\n{R}\n"),
     "spaces in the action": Form("<think>hm</think><action> right\n</action>"),
     "prose behind": Form(f"<think>hm</think>{R} and then some"),
-    "prose between": Form(f"<think>hm</think>So I go: {R}"),
+    "prose between": Form(f"<think>hm</think>So I go: {R}", line="So I go: right"),
     "two actions": Form(f"<think>hm</think>{R}{L}"),
     "two turns": Form(f"<think>hm</think>{R}\n<think>next</think>{L}"),
     "empty thought": Form(f"<think></think>{R}"),
     "any characters": Form(f"<think>é 💡 < > </ </act\u0000</think>{R}"),
     "no thought": Form(R, thought=False),
-    "prose first": Form(f"I go right. {R}", thought=False),
+    "prose first": Form(f"I go right. {R}", thought=False, line="I go right. right"),
     "a thought behind": Form(f"{R}<think>hm {L}</think>", thought=False),
     "quoted": Form(f"<think>Not {L} but right.</think>{R}"),
     "quoted twice": Form(f"<think>{L} or {L}?</think>\n{R}"),
@@ -79,7 +85,7 @@ FORMS = {
     "thought quoted": Form(f"<think>I write <think> first.</think>{R}"),
     "begun twice": Form(f"<think>\n<think>hm {L}</think>{R}"),
     "two thoughts": Form(f"<think>a {L}</think>\n<think>b {L}</think>{R}"),
-    "capital letters": Form(f"<think>hm</think>{R.upper()}", action=""),
+    "capital letters": Form(f"<think>hm</think>{R.upper()}", action="", line=R.upper()),
     "opened": Form(f"hm</think>{R}", opened=True),
     "opened, on lines": Form(f"hm\n</think>\n\n{R}", opened=True),
     "opened, quoted": Form(f"Not {L}.\n</think>\n{R}", opened=True),
@@ -104,12 +110,18 @@ FORMS = {
     "gpt-oss, two": Form(channels(("analysis", L), ("commentary", L), ("final", R))),
     "gpt-oss, never final": Form(channels(("analysis", f"Perhaps {L}")), action=""),
     "gpt-oss, dropped tokens": Form(f"analysisNot {L}.assistantfinal{R}", only="server"),
-    "prose": Form("I would rather talk.", action=""),
+    "prose": Form("I would rather talk.", action="", line="I would rather talk."),
     "nothing": Form("", action=""),
     "empty action": Form("<think>hm</think><action> </action>", action=""),
 }  # fmt: skip
 """of each form what it is to be read as"""
 assert len(FORMS) >= 40
+WRITINGS: dict[str, tuple[tuple[str, ...], Callable[[str], str]]] = {
+    "tags": (("</action>",), lambda text: text),
+    "searches": (("</search>", "</answer>"), lambda text: text.replace("action>", "search>")),
+    "lines": (("\n",), lambda text: ACTION.sub(r"\1\n", text)),
+}
+"""ways to write actions: the stop texts, and a form's text in this way"""
 
 
 # --- readers ------------------------------------------------------------------------------------------
@@ -118,8 +130,8 @@ assert len(FORMS) >= 40
 class Server:
     """Answers an endpoint's requests with a form, in the server's own way."""
 
-    def __init__(self, form: Form, way: str) -> None:
-        self.form, self.way = form, way
+    def __init__(self, form: Form, way: str, right: str) -> None:
+        self.form, self.way, self.right = form, way, right
         self.asked = 0
 
     async def post(self, path: str, body: dict[str, Any], cast_to: Any) -> Any:
@@ -128,13 +140,16 @@ class Server:
         stop = body.get("stop", [])
         message: dict[str, Any] = {"role": "assistant"}
         if self.way == "reasoning":
-            thought = split_thought(text.rpartition(R)[0])[0] if self.form.thought else None
+            thought = (
+                split_thought(text.rpartition(self.right)[0])[0] if self.form.thought else None
+            )
             if thought:
-                message["reasoning_content"], text = thought, text[text.rfind(R) :]
-        if self.way in ("stop", "stop named", "completions with stop") and stop and stop[0] in text:
-            text = text.partition(stop[0])[0]
+                message["reasoning_content"], text = thought, text[text.rfind(self.right) :]
+        ends = [(text.find(s), s) for s in stop if s in text]
+        if self.way in ("stop", "stop named", "completions with stop") and ends:
+            text = text[: min(ends)[0]]
             if self.way == "stop named":
-                choice["stop_reason"] = stop[0]
+                choice["stop_reason"] = min(ends)[1]
         if path == "/completions":
             return {"choices": [choice | {"text": text}]}
         parts = [{"type": "text", "text": text[:3]}, {"type": "text", "text": text[3:]}]
@@ -143,9 +158,11 @@ class Server:
 
 
 class Reader:
-    """Everything that reads replies, made once."""
+    """Everything that reads replies in which actions are written in one way, made once."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, writing: str) -> None:
+        stops, self.written = WRITINGS[writing]
+        self.sampling = Sampling(0.0, 2000, stops)
         self.chats, self.endpoints = {}, {}
         for opened in (False, True):
             tokenizer = byte_tokenizer()
@@ -166,8 +183,8 @@ class Reader:
         policy = self.endpoints["completions" if "completions" in way else "chat", form.opened]
         policy.fallbacks = type(policy.fallbacks)()
         policy._thoughts_seen = False
-        policy._client = SimpleNamespace(post=Server(form, way).post)
-        (response,) = complete(policy, [[{"role": "user", "content": "?"}]], SAMPLING)
+        policy._client = SimpleNamespace(post=Server(form, way, form.line or self.written(R)).post)
+        (response,) = complete(policy, [[{"role": "user", "content": "?"}]], self.sampling)
         return response
 
     def _script(self, form: Form) -> list[int]:
@@ -184,7 +201,7 @@ class Reader:
             def feed(self, chunks: Any) -> Any:
                 return torch.nn.functional.one_hot(torch.tensor([next(self.said)]), size) * 50.0
 
-        (response,) = respond(Decoder(), {0: [1]}, chat, SAMPLING, [0])  # type: ignore[arg-type]
+        (response,) = respond(Decoder(), {0: [1]}, chat, self.sampling, [0])  # type: ignore[arg-type]
         return response
 
     def vllm(self, form: Form) -> Response:
@@ -207,24 +224,20 @@ class Reader:
         policy = VLLMPolicy.__new__(VLLMPolicy)
         policy.chat, policy.max_model_len = chat, 10_000
         policy.engine = SimpleNamespace(generate=generate)
-        (response,) = VLLMSession(policy, SAMPLING).respond([Request("e", 0, (), context)])
+        (response,) = VLLMSession(policy, self.sampling).respond([Request("e", 0, (), context)])
         assert len(response.ids) == len(response.logprobs)
         return response
 
 
 WAYS = (
-    "content",
-    "parts",
-    "reasoning",
-    "stop",
-    "stop named",
-    "completions",
-    "completions with stop",
-)
+    "content", "parts", "reasoning", "stop", "stop named", "completions", "completions with stop",
+)  # fmt: skip
 
 
 def read(reader: Reader, form: Form) -> dict[str, Response]:
     """The form's responses by who reads it."""
+    line = form.line if reader.sampling.stop == ("\n",) else None
+    form = replace(form, text=reader.written(form.text), line=line)
     found = {way: reader.endpoint(form, way) for way in WAYS}
     found |= {"local": reader.local(form), "vllm": reader.vllm(form)}
     if form.only == "opened":  # a chat's client does not know its template
@@ -235,19 +248,23 @@ def read(reader: Reader, form: Form) -> dict[str, Response]:
 
 
 @pytest.fixture(scope="module")
-def responses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[str, Response]]]:
+def every(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Responses]]:
+    """All forms with actions written in one way, as all readers read them."""
+
+    @cache
+    def responses(writing: str) -> Responses:
+        reader = Reader(tmp_path_factory.mktemp("tokenizers"), writing)
+        return {name: read(reader, form) for name, form in FORMS.items()}
+
     with fork.registered(), pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "vllm", SimpleNamespace(SamplingParams=SimpleNamespace))
-        reader = Reader(tmp_path_factory.mktemp("tokenizers"))
-        yield {name: read(reader, form) for name, form in FORMS.items()}
+        yield responses
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_every_reader_finds_the_same_action(
-    name: str, responses: dict[str, dict[str, Response]]
-) -> None:
+def test_every_reader_finds_the_same_action(name: str, every: Callable[[str], Responses]) -> None:
     form = FORMS[name]
-    for way, response in responses[name].items():
+    for way, response in every("tags")[name].items():
         assert response.error is None
         parsed = FORM.template.read_response(FORM.read(response))
         assert parsed.action == form.action, (way, response)
@@ -255,9 +272,8 @@ def test_every_reader_finds_the_same_action(
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_an_environment_reads_a_whole_response_so_too(
-    name: str, responses: dict[str, dict[str, Response]]
-) -> None:
+@pytest.mark.usefixtures("every")
+def test_an_environment_reads_a_whole_response_so_too(name: str) -> None:
     form = FORMS[name]
     if form.only:
         pytest.skip("its text alone does not show what it is")
@@ -283,19 +299,36 @@ class Scripted:
         return [replace(self.response) for _ in requests]
 
 
-@pytest.mark.parametrize(
-    ("agent", "settings"),
-    [("policy", {}), ("plain", {}), ("cot", {}), ("react", {"examples": 0}),
-     ("self_consistency", {"samples": 2}), ("best_of_n", {"n": 2}),
-     ("reflexion", {"examples": 0, "trials": 1})],
-)  # fmt: skip
-def test_every_agent_takes_that_action(
-    agent: str, settings: dict[str, Any], responses: dict[str, dict[str, Response]]
-) -> None:
-    for name, found in responses.items():
+PLAYERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "policy": ("tags", {}), "plain": ("tags", {}), "cot": ("tags", {}), "react": ("tags", {"examples": 0}),
+    "self_consistency": ("tags", {"samples": 2}), "best_of_n": ("tags", {"n": 2}),
+    "reflexion": ("tags", {"examples": 0, "trials": 1}), "search_r1": ("searches", {}),
+    "react_paper": ("lines", {"examples": 0}),
+    "reflexion_paper": ("lines", {"examples": 0, "trials": 1}),
+}  # fmt: skip
+"""of each agent that reads replies, how its model writes actions, and its settings"""
+
+
+def test_no_agent_that_reads_replies_is_missing() -> None:
+    assert set(PLAYERS) == {n for n, a in AGENTS.items() if a.needs_policy and a.samples}
+
+
+@pytest.mark.parametrize("agent", PLAYERS)
+def test_every_agent_takes_that_action(agent: str, every: Callable[[str], Responses]) -> None:
+    writing, settings = PLAYERS[agent]
+    for name, found in every(writing).items():
+        action = FORMS[name].action
+        if (writing, name) == ("lines", "opened, thought quoted"):
+            continue  # without tags, its text alone does not show where the thought begins
+        if writing == "lines" and FORMS[name].line is not None:
+            action = FORMS[name].line
+        elif writing == "searches" and (action or name == "empty action"):
+            action = f"<search>{action}</search>"
         different = {(r.text, r.reasoning): r for r in found.values()}
         for response in different.values():
-            probe = make_agent_env(fork.ENV)
+            probe = make_agent_env(
+                fork.ENV, template="search" if writing == "searches" else "generic"
+            )
             policy = MeteredPolicy(Scripted(response))
             made = make_agent(agent, policy, None, settings)
             interface = made.interface(probe.template)
@@ -306,7 +339,7 @@ def test_every_agent_takes_that_action(
             pool.close()
             (episode,) = done
             assert episode.error is None, (name, episode.error)
-            assert episode.transitions[0].action == FORMS[name].action, (name, response)
+            assert episode.transitions[0].action == action, (name, response)
 
 
 # --- replies of servers --------------------------------------------------------------------------------

@@ -135,15 +135,10 @@ def test_synthetic_goals_are_the_originals_but_for_the_limit(
 
 def given_goal(**changes: Any) -> dict[str, Any]:
     goal = {
-        "asin": "RJK0000",
-        "query": "rain jackets",
-        "name": "Rain Jacket",
-        "product_category": "Clothing",
-        "instruction_text": "Find a rain jacket",
-        "attributes": ["light weight"],
-        "goal_options": {"color": "navy"},
-        "price_upper": 100.0,
-    }
+        "asin": "RJK0000", "query": "rain jackets", "name": "Rain Jacket",
+        "product_category": "Clothing", "instruction_text": "Find a rain jacket",
+        "attributes": ["light weight"], "goal_options": {"color": "navy"}, "price_upper": 100.0,
+    }  # fmt: skip
     return {**goal, **changes}
 
 

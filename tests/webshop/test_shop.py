@@ -99,19 +99,9 @@ def test_searching_anew_forgets_product_and_options(shop: Shop) -> None:
 
 @pytest.mark.parametrize(
     "action",
-    [
-        "click[search]",
-        "click[buy now]",
-        "search[]",
-        "search",
-        "",
-        "buy[mug]",
-        "click[]",
-        "search[a\nb]",
-        "Search[mug]",
-        "click[b000000001]",
-    ],
-)
+    ["click[search]", "click[buy now]", "search[]", "search", "", "buy[mug]", "click[]",
+     "search[a\nb]", "Search[mug]", "click[b000000001]"],
+)  # fmt: skip
 def test_what_the_search_page_refuses(shop: Shop, action: str) -> None:
     visit, taken = walk(shop, action)
     assert visit == Visit() and taken == [False]

@@ -130,12 +130,14 @@ def cut_in_thought(answer: Mapping[str, Any], opened: bool = False) -> bool:
 
 
 def may_be_in_thought(answer: Mapping[str, Any], stops: Sequence[str]) -> bool:
-    """True if an action follows prose and no thought: the prose may be a thought that a template opened."""
+    """True if prose, and no thought, is before an action or is all: a template may have opened a thought."""
     text, found = str(answer["text"]), thoughts(str(answer["text"]))
     if answer.get("reasoning") or answer.get("finish_reason") not in ("stop", None):
         return False
     begun = [at for s in stops if s.startswith("</") and (at := text.find(_opening(s))) >= 0]
     start = next((start for start, _ in answers(text, found)), len(text))
+    if not any(s.startswith("</") for s in stops):  # a line ends there, in a thought too
+        return start == 0 and bool(text.strip())
     return bool(begun) and bool(text[start : min(begun)].strip())
 
 
