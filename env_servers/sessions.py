@@ -46,7 +46,7 @@ class Session:
 
     client: Client
     id: str = field(default_factory=lambda: secrets.token_urlsafe(16))
-    used: float = 0.0
+    used: float = field(init=False)
     """when it was used last, in seconds of the store's clock"""
 
     @property

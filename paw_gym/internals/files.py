@@ -152,7 +152,7 @@ def json_text(value: Any, **options: Any) -> str:
     try:
         return json.dumps(value, allow_nan=False, **options)
     except ValueError:
-        return json.dumps(_finite(value), allow_nan=False, **options)
+        return json.dumps(_finite(value), **options)
 
 
 def _finite(value: Any) -> Any:

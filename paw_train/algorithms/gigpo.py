@@ -1,5 +1,6 @@
 """GiGPO (Feng et al. 2025, arXiv 2505.10978): GRPO, and a comparison of the steps taken from one state."""
 
+from collections import Counter
 from collections.abc import Sequence
 from difflib import SequenceMatcher
 from itertools import pairwise
@@ -98,10 +99,8 @@ def gigpo(
 
 def _episodes_in(groups: list[int], episodes: list[int]) -> Tensor:
     """[S] number of episodes in the group of each step."""
-    count = torch.zeros(max(groups, default=-1) + 1)
-    for group in dict(zip(episodes, groups, strict=True)).values():
-        count[group] += 1
-    return count[torch.tensor(groups, dtype=torch.long)]
+    count = Counter(dict(zip(episodes, groups, strict=True)).values())
+    return torch.tensor([count[group] for group in groups])
 
 
 def _episode_rows(episodes: list[int], steps: list[Any]) -> list[list[int]]:
@@ -123,13 +122,10 @@ def _episode_rows(episodes: list[int], steps: list[Any]) -> list[list[int]]:
 
 
 def _returns_to_go(rewards: Tensor, episodes: list[list[int]], gamma: float) -> Tensor:
-    values = rewards.tolist()
-    to_go = [0.0] * len(values)
+    to_go = rewards.tolist()
     for rows in episodes:
-        running = 0.0
-        for row in reversed(rows):
-            running = values[row] + gamma * running
-            to_go[row] = running
+        for later, earlier in pairwise(reversed(rows)):
+            to_go[earlier] += gamma * to_go[later]
     return torch.tensor(to_go, dtype=rewards.dtype)
 
 
@@ -140,12 +136,12 @@ def _anchor_groups(
     rows: dict[int, list[int]] = {}
     for row, group in enumerate(groups):
         rows.setdefault(group, []).append(row)
-    pairs: list[tuple[int, int]] = [(0, 0)] * len(groups)
+    pairs: dict[int, tuple[int, int]] = {}
     for group, members in rows.items():
         clusters = cluster_anchors([anchors[row] for row in members], similarity, autojunk)
         for row, cluster in zip(members, clusters, strict=True):
             pairs[row] = (group, cluster)
-    return as_codes(pairs, "anchors", len(groups))
+    return as_codes([pairs[row] for row in range(len(groups))], "anchors", len(groups))
 
 
 def cluster_anchors(

@@ -167,12 +167,12 @@ def wm_weights(
     if shares is not None:
         part = as_float(shares, "shares", ndim=1).detach().to(scale)
     sizes = torch.zeros_like(scale).index_add_(0, groups, part * chosen)
-    per_group = scale / (len(scale) * torch.where(sizes > 0, sizes, 1.0))
+    per_group = scale / (len(scale) * sizes)
     return torch.where(chosen, per_group[groups] * part, torch.zeros_like(part))
 
 
 def token_weights(
-    weights: Tensor, lengths: Tensor, episode: Tensor, horizon: int = 1, discount: float = 1.0
+    weights: Tensor, lengths: Tensor, episode: Tensor, horizon: int, discount: float
 ) -> Tensor:
     """The factor of each observation token's loss (Eq. 8 and 11; more than one step ahead: our extension).
 
@@ -197,4 +197,4 @@ def token_weights(
     mass = factors.sum(1)
     for ahead in range(min(horizon, len(weights))):
         factors[: len(weights) - ahead, ahead] /= lengths[ahead:].clamp(min=1)
-    return factors * (weights / torch.where(mass > 0, mass, 1.0))[:, None]
+    return torch.where(factors > 0, factors * (weights / mass)[:, None], 0.0)

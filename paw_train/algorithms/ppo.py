@@ -57,14 +57,13 @@ def gae(
 def _gae_backwards(
     reward: Tensor, value: Tensor, end: Tensor, after: Tensor, gamma: float, lam: float
 ) -> Tensor:
-    rewards, values, ends, bootstrap = (x.tolist() for x in (reward, value, end, after))
-    advantages = [0.0] * len(rewards)
-    carried = 0.0
-    for row in range(len(rewards) - 1, -1, -1):
-        following = bootstrap[row] if ends[row] else values[row + 1]
-        delta = rewards[row] + gamma * following - values[row]
-        carried = delta if ends[row] else delta + gamma * lam * carried
-        advantages[row] = carried
+    advantages, values, ends, bootstrap = (x.tolist() for x in (reward, value, end, after))
+    for row in reversed(range(len(values))):
+        following, later = bootstrap[row], 0.0
+        if not ends[row]:
+            following, later = values[row + 1], advantages[row + 1]
+        delta = advantages[row] + gamma * following - values[row]
+        advantages[row] = delta + gamma * lam * later
     return torch.tensor(advantages, dtype=reward.dtype)
 
 

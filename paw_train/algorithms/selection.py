@@ -66,7 +66,9 @@ def copies(keys: Sequence[int]) -> tuple[Tensor, Tensor]:
     return torch.tensor([numbers[key] for key in keys]), torch.tensor(first, dtype=torch.bool)
 
 
-def rollout_weights(factors: Tensor, lengths: Tensor, episode: Tensor) -> Tensor:
+def rollout_weights(
+    factors: Tensor, lengths: Tensor, episode: Tensor, shares: Tensor | None = None
+) -> Tensor:
     """The weights `w_i` with which the update's term is a mean over episodes of means over their tokens.
 
     `w_i / |o_i| = f_i / (n |O_e|)`: the supervised observations of the episode have |O_e| tokens, and n
@@ -76,13 +78,12 @@ def rollout_weights(factors: Tensor, lengths: Tensor, episode: Tensor) -> Tensor
         factors: [N] weight of each supervised transition's group, 0 for the others.
         lengths: [N] tokens of each next observation that are read.
         episode: [N] episode of each transition, 0..E-1.
+        shares: as in `wm_weights`; an episode counts in n as much as its tokens do on average.
     """
     counted = lengths * (factors != 0)
-    totals = torch.zeros(int(episode.max()) + 1, dtype=counted.dtype).index_add_(
-        0, episode, counted
-    )
-    episodes = (totals > 0).sum().clamp(min=1)
-    return factors * counted / (episodes * totals[episode].clamp(min=1))
+    part = counted / torch.bincount(episode, counted)[episode].clamp(min=1)
+    part = part if shares is None else part * shares
+    return torch.where(part > 0, factors * part / part.sum(), 0.0)
 
 
 @dataclass(frozen=True)
@@ -100,10 +101,10 @@ class WorldModelPlan:
         """For the training curves: share selected, the entropy threshold met, the mean weight."""
         kept = entropy[self.selected]
         return {
-            "selected_share": self.selected.float().mean().item() if len(self.selected) else 0.0,
+            "selected_share": self.selected.float().mean().item(),
             "entropy_threshold": kept.min().item() if len(kept) else 0.0,
-            "entropy_mean": entropy.mean().item() if len(entropy) else 0.0,
-            "lambda_mean": self.lambdas.mean().item() if len(self.lambdas) else 0.0,
+            "entropy_mean": entropy.mean().item(),
+            "lambda_mean": self.lambdas.mean().item(),
         }
 
 
@@ -168,8 +169,7 @@ def plan_update(
         sizes = _one_each(lengths, "lengths", "average=rollout", values).to(lambdas)
         owners = _one_each(episodes, "episodes", "average=rollout", values).long()
         factors = lambdas[groups.long()] * selected
-        factors = factors if shares is None else factors * shares
-        return WorldModelPlan(selected, lambdas, rollout_weights(factors, sizes, owners))
+        return WorldModelPlan(selected, lambdas, rollout_weights(factors, sizes, owners, shares))
     return WorldModelPlan(selected, lambdas, wm_weights(selected, group_ids, lambdas, shares))
 
 

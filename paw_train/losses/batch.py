@@ -79,10 +79,10 @@ class MiniBatchTotals:
     sequences: int
     """transitions with an action in the mini-batch"""
     action_tokens: int
-    observation_tokens: int = 0
-    supervised: int = 0
+    observation_tokens: int
+    supervised: int
     """transitions whose next observation has a world-model weight other than 0"""
-    supervised_tokens: int = 0
+    supervised_tokens: int
     """tokens of those observations"""
 
     @classmethod

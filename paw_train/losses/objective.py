@@ -94,8 +94,7 @@ def clipped_surrogate(
     ratio = _bounded(torch.where(tokens, new - old, 0.0)).exp()
     free = -ratio * weight
     held = -ratio.clamp(1 - clip_low, 1 + clip_high) * weight
-    loss = torch.where(tokens, torch.maximum(free, held), 0.0)
-    return Surrogate(loss, ratio, (held > free) & tokens)
+    return Surrogate(torch.maximum(free, held), ratio, held > free)
 
 
 def truncated_importance(
@@ -246,7 +245,7 @@ def _policy_terms(
     if settings.entropy_coef > 0:
         if entropy is None:
             raise ValueError("`entropy_coef` is above 0, which needs the action tokens' `entropy`.")
-        bonus = aggregate(torch.where(mask, entropy, 0.0), batch, totals, settings)
+        bonus = aggregate(entropy, batch, totals, settings)
         metrics["entropy"] = bonus.detach()
         loss = loss - settings.entropy_coef * bonus
     if settings.kl_in == "reward":
@@ -254,8 +253,7 @@ def _policy_terms(
     if batch.ref_logprob is not None:
         kl = aggregate(k3_divergence(logp, batch.ref_logprob, mask), batch, totals, settings)
         metrics["kl"] = kl.detach()
-        if settings.kl_coef > 0:
-            loss = loss + settings.kl_coef * kl
+        loss = loss + settings.kl_coef * kl
     elif settings.kl_coef > 0:
         raise ValueError(
             f"`kl_coef` is {settings.kl_coef}, which needs `ref_logprob`: give the reference "

@@ -46,7 +46,7 @@ def token_losses(logprobs: Tensor, settings: WorldModelSettings) -> Tensor:
     return losses
 
 
-def predicted_well(logprobs: FloatArray, mask: FloatArray, rho: float = 0.2) -> Tensor:
+def predicted_well(logprobs: FloatArray, mask: FloatArray, rho: float) -> Tensor:
     """[B, T] booleans: observation tokens with `p > rho`, left out by `clipped_mae` (Eq. 7)."""
     logp, tokens = masked(logprobs, mask)
     return _above(logp.detach().exp(), rho) & tokens

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -38,7 +39,7 @@ def test_sessions_are_limited_and_their_owners() -> None:
     first, second = store.add(Room(client=mine)), store.add(Room(client=mine))
     with pytest.raises(TooManySessionsError, match="close some"):
         store.add(Room(client=Client(b"x" * 32, mine.peer)))  # another secret is no way round
-    store.add(OtherRoom(client=other))
+    theirs = store.add(OtherRoom(client=other))
     with pytest.raises(TooManySessionsError, match="All 3"):
         store.add(Room(client=third))
     assert store.get(first.id, mine, Room) is first
@@ -50,10 +51,12 @@ def test_sessions_are_limited_and_their_owners() -> None:
     ):
         with pytest.raises(UnknownSessionError):
             store.get(session_id, client, kind)
-    store.remove(second)
-    store.remove(second)
-    assert second.ended == 1 and len(store) == 2 and store.opened == 3
+    for ended in (second, second, theirs):
+        store.remove(ended)
+    assert second.ended == 1 and len(store) == 1 and store.opened == 3
     store.add(Room(client=mine))
+    with pytest.raises(TooManySessionsError, match="close some"):
+        store.add(Room(client=mine))
 
 
 def test_unused_sessions_end_and_those_in_use_do_not() -> None:
@@ -77,20 +80,22 @@ def test_unused_sessions_end_and_those_in_use_do_not() -> None:
 
 def test_a_session_ends_when_its_time_is_over_whoever_asks_next() -> None:
     now = [0.0]
-    store = SessionStore(10, limit=1, limit_per_client=1, clock=lambda: now[0])
+    store = SessionStore(1, limit=1, limit_per_client=1, clock=lambda: now[0])
     client = Client(b"", "one")
     first = store.add(Session(client=client))
     assert first.busy is False
     with pytest.raises(TooManySessionsError) as refused:
         store.add(Session(client=client))
-    assert refused.value.more["retry_after"] == 5
-    now[0] = 10.0
+    assert refused.value.status == 429 and refused.value.more["retry_after"] == 5
+    now[0] = 1.0
     second = store.add(Session(client=client))
-    now[0] = 20.0
-    with pytest.raises(UnknownSessionError):
+    now[0] = 2.0
+    with pytest.raises(UnknownSessionError) as unknown:
         store.get(second.id, client, Session)
+    assert unknown.value.status == 404
 
 
-def test_limits_are_positive() -> None:
+@pytest.mark.parametrize("wrong", [{"lifetime": 0}, {"limit": 0}, {"limit_per_client": 0}])
+def test_limits_are_positive(wrong: Any) -> None:
     with pytest.raises(ValueError, match="positive"):
-        SessionStore(limit=0)
+        SessionStore(**wrong)

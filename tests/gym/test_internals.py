@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import io
 import json
+import lzma
 import os
 import stat
 import subprocess
@@ -20,11 +22,14 @@ from paw_gym.internals import locks
 from paw_gym.internals.cache import private_file, private_folder
 from paw_gym.internals.files import (
     append_jsonl,
+    file_version,
     naming_full_disk,
+    new_file,
     new_folder,
     open_text,
     require_data,
     write_json,
+    write_text,
 )
 from paw_gym.internals.locks import ProcessLock, is_held, only_process, require_idle
 from paw_gym.internals.naming import did_you_mean, require_choice
@@ -209,7 +214,7 @@ def test_after_a_failure_what_was_there_stays(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="in the middle"):
         _fill(tmp_path / "deep" / "data", "new", fails=True)
     with pytest.raises(RuntimeError, match="in the middle"):
-        _fill(tmp_path / "deep" / "other" / "data", "new", fails=True)
+        _fill(tmp_path / "deep" / "other" / "folders" / "data", "new", fails=True)
     left = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*"))
     assert left == ["deep", "deep/data", "deep/data/a.txt"]
     assert (tmp_path / "deep" / "data" / "a.txt").read_text(encoding="utf-8") == "old"
@@ -221,6 +226,28 @@ def test_the_new_one_takes_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyP
         _fill(Path("deep", "data"), text)
         assert Path("deep", "data", "a.txt").read_text(encoding="utf-8") == text
         assert [path.name for path in Path("deep").iterdir()] == ["data"]
+        assert stat.S_IMODE(Path("deep", "data").stat().st_mode) == 0o755  # others may read it
+
+
+def test_a_folder_that_cannot_take_its_place_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _fill(tmp_path / "data", "old")
+    rename = os.rename
+
+    def busy(source: Path, target: Path) -> None:
+        if ".staging-" in source.name:
+            raise OSError("busy")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", busy)
+    with pytest.raises(OSError, match="busy"):
+        _fill(tmp_path / "data", "new")
+    made_meanwhile = iter([False, True])  # by another process: then that is no failure
+    with new_folder(tmp_path / "data", lambda folder: next(made_meanwhile)):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+    assert (tmp_path / "data" / "a.txt").read_text() == "old"
 
 
 def test_numbers_that_json_lacks_become_null(tmp_path: Path) -> None:
@@ -232,6 +259,24 @@ def test_numbers_that_json_lacks_become_null(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "a.json").read_text()) == expected
     lines = (tmp_path / "a.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == [expected, {"whole": True}]
+
+
+def _file_of(path: Path, text: str) -> None:
+    with new_file(path) as scratch:
+        scratch.write_text(text)
+
+
+@pytest.mark.parametrize("write", [_file_of, write_text, write_json])
+def test_what_a_killed_process_left_goes_and_what_others_write_stays(
+    tmp_path: Path, write: Callable[[Path, str], None]
+) -> None:
+    for name in ("a.part", "a.1.part"):
+        (tmp_path / name).touch()
+    write(tmp_path / "a", "text")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "a.1.part"]
+    (tmp_path / "a.part").touch()
+    write_json(tmp_path / "a", "text", shared=True)
+    assert len(list(tmp_path.iterdir())) == 3
 
 
 def _json_to(device: Path) -> None:
@@ -304,6 +349,21 @@ def test_what_stands_in_place_of_the_data_is_named(
     path.write_bytes(content)
     with pytest.raises(ValueError, match=f"data.jsonl {says}"):
         read(path)
+
+
+@pytest.mark.parametrize("codec", [None, "gzip", "xz", "zstd"])
+def test_a_packed_text_is_read_as_it_was(tmp_path: Path, codec: str | None) -> None:
+    content, path = "\ufeffa\r\nb".encode(), tmp_path / "a.jsonl"
+    if codec == "zstd":
+        content = pytest.importorskip("pyarrow").compress(content, codec, asbytes=True)
+    elif codec is not None:
+        content = {"gzip": gzip, "xz": lzma}[codec].compress(content)  # type: ignore[attr-defined]
+    path.write_bytes(content)
+    with open_text(path) as file:
+        assert file.read() == "a\r\nb"
+    before = file_version(path)
+    path.write_bytes(content + b"c")
+    assert file_version(path) != before
 
 
 @pytest.mark.parametrize("content", [b"PK\x03\x04....", b"BZh9...."])

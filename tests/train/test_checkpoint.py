@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from paw_gym.internals.files import append_jsonl, truncate_jsonl  # noqa: E402
-from paw_train.policies.checkpoints import find_checkpoint, remove_checkpoint  # noqa: E402
+from paw_train.policies.checkpoints import cut_logs, find_checkpoint, remove_checkpoint  # noqa: E402
 from paw_train.policies.local.checkpoint import (  # noqa: E402
     load_checkpoint,
     save_checkpoint,
@@ -83,6 +84,8 @@ def test_a_kill_while_replacing_leaves_a_checkpoint(tmp_path: Path) -> None:
     assert found is not None
     assert load_checkpoint(found, _policy())["update"] == 1
     save_checkpoint(tmp_path / "c", _policy(), {"update": 2})
+    (tmp_path / "c.old" / "model").mkdir(parents=True)  # killed before it was removed
+    save_checkpoint(tmp_path / "c", _policy(), {"update": 3})
     assert [p.name for p in tmp_path.iterdir()] == ["c"]
     assert find_checkpoint(tmp_path / "nothing") is None
     for name in ("c.old", "c.new"):
@@ -202,6 +205,10 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path) -> None:
     for save in (save_checkpoint, share_checkpoint):
         with pytest.raises(TrainingDivergedError, match=r"embed_tokens\.weight are not finite"):
             save(tmp_path / ("c" if save is save_checkpoint else "shared"), policy, {"update": 2})
+    full = _policy()
+    full.save = lambda folder: folder.mkdir(parents=True) or [][0]  # type: ignore[method-assign]
+    with pytest.raises(IndexError):
+        save_checkpoint(tmp_path / "c", full, {"update": 2})
     assert load_checkpoint(tmp_path / "c", _policy())["update"] == 1
     assert [p.name for p in tmp_path.iterdir()] == ["c"]
 
@@ -212,6 +219,13 @@ def test_the_log_is_cut_to_what_the_checkpoint_knows(tmp_path: Path) -> None:
         append_jsonl(log, {"update": update})
     with log.open("a") as file:
         file.write('{"update": 5, "rew')
-    assert truncate_jsonl(log, "update", 9) == [6]
-    assert truncate_jsonl(log, "update", 3) == []
-    assert log.read_text().splitlines() == [f'{{"update": {u}}}' for u in range(3)]
+    assert truncate_jsonl(tmp_path / "nothing", "update", 9) == []
+    said: list[str] = []
+    cut_logs(tmp_path, ["nothing.jsonl", log.name], 8, said.append)
+    assert said[0].startswith(f"{log}: line 6 was cut short")
+    event = json.loads((tmp_path / "events.jsonl").read_text())
+    assert (event["file"], event["lines"], event["resumed_after"]) == (log.name, [6], 8)
+    cut_logs(tmp_path, [log.name], 2, said.append)
+    assert len(said) == 1 and log.read_text().splitlines() == [
+        f'{{"update": {u}}}' for u in range(3)
+    ]

@@ -42,7 +42,6 @@ from paw_train.settings import (  # noqa: E402
     load_settings,
 )
 from paw_train.settings.model import ScratchModelSettings  # noqa: E402
-from paw_train.settings.rollout import RolloutSettings  # noqa: E402
 from paw_train.settings.world_model import WorldModelSettings  # noqa: E402
 
 PLAIN = ObjectiveSettings(kl_coef=0.0)
@@ -334,12 +333,8 @@ def test_an_episode_whose_group_failed_is_compared_with_none(
 
 def test_dynamic_sampling_needs_groups() -> None:
     with pytest.raises(ValueError, match="there are no groups whose returns could be all equal"):
-        require_registered(
-            Settings(
-                algorithm=AlgorithmSettings(name="ppo", dynamic_sampling=2),
-                rollout=RolloutSettings(group_size=1),
-            )
-        )
+        given = {"name": "ppo", "dynamic_sampling": 2}
+        require_registered(Settings.read({"algorithm": given, "rollout": {"group_size": 1}}))
 
 
 @pytest.mark.parametrize("name", ["ppo", "branch_grpo", "branch_rloo"])
@@ -429,27 +424,6 @@ def test_looking_ahead_weighs_the_later_observations(made_up: Any, conversation:
             assert set(row.role[end:]) == {CONTEXT} and set(row.turn[end:]) == {-1}
 
 
-def test_multi_step_loss_is_the_discounted_mean(made_up: Any) -> None:
-    policy = _policy()
-    wm = WorldModelSettings(loss="ce", alpha=1.0, adaptive=False, horizon=2, discount=0.25)
-    objective = ObjectiveSettings(kl_coef=0.0)
-    pool = collect(made_up(True))
-    experience = prepare(pool, AlgorithmSettings(), objective, wm, 10.0, ask=policy.chat.ask)
-    updater = Updater(policy, None, OptimizerSettings(lr=0.0), objective, wm, 1.0, 1)
-    got = updater.step(experience.rows, 0, 0)["wm_term"]
-    expected = 0.0
-    for row in pool.rows:
-        logp = policy.model(torch.tensor([row.ids])).logits[0].log_softmax(-1)
-        seen = row.places(OBSERVATION)
-        losses = [-sum(logp[t - 1, row.ids[t]].item() for t in p) / len(p) for p in seen.values()]
-        for i, turn in enumerate(seen):
-            later = losses[i : i + 2]
-            weights = [1.0, 0.25][: len(later)]
-            value = sum(w * x for w, x in zip(weights, later, strict=True)) / sum(weights)
-            expected += experience.plan.weights[turn].item() * value
-    assert got == pytest.approx(expected, rel=1e-4)
-
-
 def test_equal_transitions_share_a_key_and_others_do_not() -> None:
     base = token_row([1, 2, 3, 4, 5, 6, 7, 8], ((1, 2), (3, 4)), ((5, 6), (7, 8)))
     same_start = token_row([1, 2, 3, 4, 5, 9, 7, 8], ((1, 2), (3, 4)), ((5, 6), (7, 8)))
@@ -492,12 +466,13 @@ def test_nothing_is_learned_from_a_complaint_from_further_back_either(
     assert weighed[2] == [] and weighed[3] == seen[3]
 
 
+@pytest.mark.parametrize("average", ["transition", "rollout"])
 @pytest.mark.parametrize("dedup", ["once", "weighted"])
-def test_copies_count_once(made_up: Any, dedup: str) -> None:
+def test_copies_count_once(made_up: Any, dedup: str, average: str) -> None:
     """An update in which every episode of a group occurs twice weighs as the update without."""
     single = made_up(True)
     double = [t for pair in zip(made_up(True), made_up(True), strict=True) for t in pair]
-    wm = WorldModelSettings(alpha=1.0, adaptive=False, dedup=dedup)
+    wm = WorldModelSettings(alpha=1.0, adaptive=False, dedup=dedup, average=average)
     objective = ObjectiveSettings(kl_coef=0.0)
     plain = prepare(collect(single), AlgorithmSettings(), objective, wm, 10.0).plan.weights
     pool = collect(double)
@@ -532,7 +507,7 @@ def test_actions_are_scored_alike_without_observations(made_up: Any, conversatio
     pool = collect(made_up(conversation))
     batch = collate(pool.rows, policy.pad_id)
     short = batch.actions_only()
-    assert short.ids.shape[1] < batch.ids.shape[1]
+    assert short.ids.shape[1] == 1 + int(batch.action.any(0).nonzero().max()) < batch.ids.shape[1]
     whole = torch.where(batch.action, policy.logprobs(batch, 0.7), 0.0)
     scored = policy.logprobs(short, 0.7)
     assert torch.allclose(scored, whole[:, : scored.shape[1]], atol=1e-12)
@@ -590,19 +565,14 @@ def test_informative_groups_are_those_with_unequal_returns(made_up: Any) -> None
 # --- what settings name ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["grpo", "gigpo", "rloo"])
+@pytest.mark.parametrize("name", ["grpo", "gigpo", "rloo", "ppo", "reinforce_pp"])
 def test_group_algorithms_refuse_groups_of_one(name: str) -> None:
+    settings = Settings.read({"rollout": {"group_size": 1}, "algorithm": {"name": name}})
+    if name in ("ppo", "reinforce_pp"):
+        require_registered(settings)
+        return
     with pytest.raises(ValueError, match=r"group_size is 1.*ppo"):
-        require_registered(Settings.read(_one_episode_a_group(name)))
-
-
-@pytest.mark.parametrize("name", ["ppo", "reinforce_pp"])
-def test_other_algorithms_take_groups_of_one(name: str) -> None:
-    require_registered(Settings.read(_one_episode_a_group(name)))
-
-
-def _one_episode_a_group(name: str) -> dict[str, Any]:
-    return {"rollout": {"group_size": 1}, "algorithm": {"name": name}}
+        require_registered(settings)
 
 
 @pytest.mark.parametrize(
@@ -698,9 +668,3 @@ def test_a_preset_on_the_command_line_wins_over_a_recipe_that_says_enabled() -> 
     both = ["world_model.preset=off", "world_model.enabled=true"]
     with pytest.raises(ValueError, match="give world_model.enabled=false"):
         load_settings("smoke", both)
-
-
-def test_presets_of_the_world_model_in_recipes() -> None:
-    echo = Settings.read({"world_model": {"preset": "echo", "coef": 0.5}}).world_model
-    assert (echo.loss, echo.alpha, echo.adaptive, echo.coef) == ("ce", 1.0, False, 0.5)
-    assert math.isclose(Settings.read({}).world_model.alpha, 0.75)

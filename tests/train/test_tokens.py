@@ -20,6 +20,7 @@ from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # no
 from paw_train.rollouts.chat import ChatFormat  # noqa: E402
 from paw_train.rollouts.rollout import Trajectory, rollout  # noqa: E402
 from paw_train.rollouts.scoring import collate  # noqa: E402
+from paw_train.rollouts.tokens import ACTION, CONTEXT, TokenRow, batches_alike  # noqa: E402
 from paw_train.settings.model import ScratchModelSettings  # noqa: E402
 from paw_train.settings.rollout import RolloutSettings  # noqa: E402
 from paw_train.training.records import outcome_metrics  # noqa: E402
@@ -76,7 +77,28 @@ def test_roles_mark_the_response_and_the_next_observation(mode: str) -> None:
         for (row, action, seen), t in zip(found, trajectory.episode.transitions, strict=True):
             assert policy.chat.decode([row.ids[i] for i in action]) == t.response
             assert policy.tokenizer.decode([row.ids[i] for i in seen]) == t.next_observation
-            assert all(row.logprob[i] < 0 for i in action)
+        for row in trajectory.rows:
+            assert [p != 0 for p in row.logprob] == [r == ACTION for r in row.role]
+            assert [t == -1 for t in row.turn] == [r == CONTEXT for r in row.role]
+    assert TokenRow([5]) == TokenRow([5], [CONTEXT], [-1], [0.0], prompt_tokens_cut=0)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "limits", "batches"),
+    [
+        ([4, 4, 4], (12, 0, 0.0), [[4, 4, 4]]),  # at most so many padded tokens
+        ([4, 4, 4], (11, 0, 0.0), [[4, 4], [4]]),
+        ([3, 9, 5], (99, 2, 0.0), [[9], [5, 3]]),  # padding that costs less than one more pass
+        ([3, 9, 5], (99, 1, 0.0), [[9], [5], [3]]),
+        ([5, 3], (99, 1, 0.0), [[5], [3]]),
+        ([9, 10, 8], (99, 0, 0.05), [[10, 9], [8]]),
+        ([2, 7], (3, 9, 9.0), [[7], [2]]),  # a batch has one item at least
+    ],
+)
+def test_batches_hold_items_of_about_one_length(
+    lengths: list[int], limits: tuple[int, int, float], batches: list[list[int]]
+) -> None:
+    assert list(batches_alike(lengths, int, *limits)) == batches
 
 
 def test_an_overlong_dialogue_ends_as_truncated() -> None:
@@ -85,7 +107,7 @@ def test_an_overlong_dialogue_ends_as_truncated() -> None:
     settings = RolloutSettings(max_response_tokens=6, max_context_tokens=40)
     for t in rollout(policy, pool, settings, torch.Generator().manual_seed(0)):
         assert t.episode.finished
-        assert len(t.rows[0].ids) < 80
+        assert len(t.rows[0].ids) < 80 and t.rows[0].prompt_tokens_cut == 0
 
 
 def test_a_window_prompt_and_its_response_fit_the_limit_and_keep_the_task() -> None:
@@ -122,13 +144,6 @@ def test_a_task_that_exceeds_the_limit_fails_its_episode_and_says_why() -> None:
         RolloutSettings(max_response_tokens=512, max_context_tokens=512)
 
 
-def test_control_tokens_in_a_text_are_plain_text() -> None:
-    policy = _policy()
-    ids = policy.chat.content("you see <end> <user> red")
-    assert not {policy.chat.end_id, policy.tokenizer.convert_tokens_to_ids("<user>")} & set(ids)
-    assert policy.chat.bridge[0] == policy.chat.end_id
-
-
 def test_a_template_without_a_generation_prompt_is_refused() -> None:
     tokenizer = byte_tokenizer()
     whole = tokenizer.chat_template
@@ -141,10 +156,6 @@ def test_a_template_without_a_generation_prompt_is_refused() -> None:
     )
     tokenizer.chat_template = f"{{% for m in messages %}}{turn}{{% endfor %}}"
     assert ChatFormat(tokenizer).pieces.ask == " [/INST]"
-
-
-def test_a_tokenizer_without_a_chat_template_is_refused() -> None:
-    tokenizer = word_tokenizer([WORDS])
     tokenizer.chat_template = None
     with pytest.raises(ValueError, match="chat template"):
         ChatFormat(tokenizer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +16,7 @@ from paw_train.algorithms import grpo  # noqa: E402
 from paw_train.algorithms.critic import Critic  # noqa: E402
 from paw_train.algorithms.experience import prepare  # noqa: E402
 from paw_train.algorithms.pool import collect  # noqa: E402
-from paw_train.algorithms.update import Updater, schedule_share  # noqa: E402
+from paw_train.algorithms.update import Updater, averaged, schedule_share, update_seed  # noqa: E402
 from paw_train.losses.objective import ObjectiveSettings  # noqa: E402
 from paw_train.policies.local.guarded_step import TrainingDivergedError  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
@@ -68,6 +69,7 @@ def test_micro_batches_add_up_to_the_whole(
     assert whole.abs().max() > 0
     assert torch.allclose(whole, cut, rtol=1e-7, atol=1e-10)
     for name, value in metrics.items():
+        assert math.isfinite(value), name
         assert cut_metrics[name] == pytest.approx(value, rel=1e-5, abs=1e-7), name
 
 
@@ -157,20 +159,6 @@ def _spoil(rows: list[Any], value: float) -> None:
     row.advantage = [value if i in first else a for i, a in enumerate(row.advantage)]
 
 
-def test_a_gradient_that_is_not_finite_is_skipped(made_up: Any) -> None:
-    policy = _policy(torch.float32)
-    objective = ObjectiveSettings(kl_coef=0.0)
-    experience = prepare(collect(made_up(True)), AlgorithmSettings(), objective, PAW, 10.0)
-    _spoil(experience.rows, float("nan"))
-    before = [p.clone() for p in policy.model.parameters()]
-    metrics = Updater(policy, None, OptimizerSettings(lr=1.0), objective, PAW, 1.0, 1).step(
-        experience.rows, 0, 0
-    )
-    assert metrics["skipped"] == 1.0
-    for p, q in zip(policy.model.parameters(), before, strict=True):
-        assert torch.equal(p, q)
-
-
 def test_a_run_that_keeps_skipping_is_stopped_and_a_good_step_forgives(made_up: Any) -> None:
     policy = _policy(torch.float32)
     objective = ObjectiveSettings(kl_coef=0.0)
@@ -178,8 +166,12 @@ def test_a_run_that_keeps_skipping_is_stopped_and_a_good_step_forgives(made_up: 
     bad = prepare(collect(made_up(True)), AlgorithmSettings(), objective, PAW, 10.0)
     _spoil(bad.rows, float("inf"))
     updater = Updater(policy, None, OptimizerSettings(), objective, PAW, 1.0, 9)
+    updater.guarded_step.require_good()  # before its first step too
     for update, experience in enumerate([bad, good, bad, bad, bad]):
+        before = [p.clone() for p in policy.model.parameters()]
         metrics = updater.step(experience.rows, update, 0)
+        same = all(map(torch.equal, policy.model.parameters(), before))
+        assert same == (metrics["skipped"] == 1.0) == (experience is bad)
         assert all(torch.isfinite(torch.tensor(v)) for v in metrics.values())
     with pytest.raises(TrainingDivergedError, match=r"4 optimizer steps in a row.*optimizer\.lr"):
         updater.step(bad.rows, 5, 0)
@@ -231,9 +223,12 @@ def test_learning_rate_schedules() -> None:
         return [schedule_share(chosen, i, 10) for i in range(10)]
 
     assert rates() == [1.0] * 10
-    assert rates(schedule="linear")[5] == pytest.approx(0.5)
-    assert rates(schedule="cosine")[5] == pytest.approx(0.5)
-    assert rates(warmup_updates=4)[:4] == [0.25, 0.5, 0.75, 1.0]
+    assert rates(schedule="linear", warmup_updates=4)[7] == pytest.approx(0.5)
+    assert rates(schedule="cosine")[::5] == pytest.approx([1.0, 0.5])
+    assert rates(warmup_updates=4) == [0.25, 0.5, 0.75] + [1.0] * 7
+    seeds = {update_seed(run, update) for run in range(9) for update in range(9)}
+    assert len(seeds) == 81 and 2**62 < max(seeds) < 2**63  # as many as a generator takes
+    assert averaged([{"a": 1.0}, {"a": 3.0, "b": math.inf}]) == {"a": 2.0}
 
 
 def test_episode_weighting_gives_every_episode_the_same_weight(made_up: Any) -> None:

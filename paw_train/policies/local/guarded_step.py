@@ -73,7 +73,6 @@ class MasterWeights:
         """Leaves the model's parameters to themselves."""
         for hook in self._hooks:
             hook.remove()
-        self._hooks.clear()
 
 
 def _master(parameter: Tensor) -> Tensor:
@@ -132,8 +131,6 @@ class GuardedStep:
             self.weights.write_back()
             self.skipped = 0
             return norm
-        for optimizer in self.optimizers:
-            optimizer.zero_grad(set_to_none=True)
         self.skipped += 1
         if self.skipped > MAX_SKIPPED:
             self.require_good()

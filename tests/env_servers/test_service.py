@@ -1,0 +1,137 @@
+"""A service's settings, its address, its log, and what it does at a signal."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import signal
+import socket
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+pytest.importorskip("uvicorn", reason="the extra server is not installed")
+
+import uvicorn
+
+from env_servers import service
+from env_servers.service import ServiceSettings, address_of, bound_sockets
+from paw_gym.internals.cache import own_token
+
+
+def test_only_this_machine_without_a_token() -> None:
+    for host in ("127.0.0.1", "localhost", "::1"):
+        assert not ServiceSettings(host, 65535).is_new
+    for host in ("0.0.0.0", "192.168.1.5", "example.org"):
+        with pytest.raises(ValueError, match="a token is needed"):
+            ServiceSettings(host)
+        ServiceSettings(host, 0, token="x", certificate=__file__)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [({"port": -1}, "port is between"), ({"port": 65536}, "port is between"),
+     ({"token": " "}, "token is empty"), ({"private_key": "nowhere.pem"}, "no PEM file nowhere")],
+)  # fmt: skip
+def test_what_cannot_be_served_is_said(wrong: Any, says: str) -> None:
+    with pytest.raises((ValueError, FileNotFoundError), match=says):
+        ServiceSettings(**wrong)
+
+
+def test_an_address_is_taken_once_and_named_with_its_port() -> None:
+    sockets = bound_sockets("localhost", 0)
+    [port] = {one.getsockname()[1] for one in sockets}
+    for one in sockets:
+        one.listen()
+        assert one.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR)
+    with pytest.raises(OSError, match=rf"Port {port} of localhost cannot be .*Give another --port"):
+        bound_sockets("localhost", port)
+    with pytest.raises(OSError, match="--host no.such: this machine has no such address"):
+        bound_sockets("no.such", 0)
+    assert address_of(ServiceSettings("localhost"), sockets) == f"http://localhost:{port}"
+    secret = ServiceSettings("::1", certificate=__file__)
+    assert address_of(secret, sockets) == f"https://[::1]:{port}"
+    if socket.has_ipv6:  # whose ports are others
+        [six] = bound_sockets("::", 0)
+        sockets += [six, *bound_sockets("0.0.0.0", six.getsockname()[1])]
+    for one in sockets:
+        one.close()
+
+
+def test_a_line_of_the_log_is_an_object() -> None:
+    def line(message: str, **more: Any) -> Any:
+        text = service.JsonLines().format(logging.makeLogRecord({"msg": message, **more}))
+        assert "\\u" not in text
+        return json.loads(text)
+
+    found = line('{"status": 200}', levelname="INFO", created=1.5, msecs=7)
+    assert found == {"time": "1970-01-01T00:00:01.007Z", "level": "info", "status": 200}
+    told = line("é", exc_info=(KeyError, KeyError("x"), None))
+    assert told["message"] == "é" and "KeyError" in told["traceback"]
+
+
+ALL, WANTED = -1, 2 * service._CONNECTIONS
+
+
+@pytest.mark.parametrize(
+    ("now", "most", "then"),
+    [(9, ALL, WANTED), (9, 99, 99), (9, 9999, WANTED), (WANTED, ALL, None), (ALL, ALL, None)],
+)
+def test_as_many_files_as_connections(
+    monkeypatch: pytest.MonkeyPatch, now: int, most: int, then: int | None
+) -> None:
+    resource, calls = pytest.importorskip("resource"), []
+    monkeypatch.setattr(resource, "RLIM_INFINITY", ALL)
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (now, most))
+    monkeypatch.setattr(resource, "setrlimit", lambda which, limits: calls.append(limits))
+    service._allow_connections()
+    assert calls == ([] if then is None else [(then, most)])
+
+
+def test_a_new_token_is_kept_while_the_service_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    monkeypatch.setenv("PAW_CACHE_DIR", str(tmp_path))
+    own, theirs = logging.getLogger("env_servers"), logging.getLogger("uvicorn")
+    for logger in (own, theirs):
+        for held in ("handlers", "propagate", "level"):
+            monkeypatch.setattr(logger, held, getattr(logger, held))
+    seen: list[Any] = []
+
+    def run(server: Any, sockets: Any) -> None:
+        found = own_token(f"http://127.0.0.1:{sockets[0].getsockname()[1]}")
+        patience = server.config.timeout_graceful_shutdown, server._drain_seconds
+        seen.append((found, own.level, *patience))
+        assert (server.config.proxy_headers, server.config.access_log, theirs.propagate) == (
+            False,
+        ) * 3
+        assert theirs.level == logging.INFO
+        assert isinstance(own.handlers[0].formatter, service.JsonLines)
+
+    monkeypatch.setattr(service._Server, "run", run)
+    app: Any = None
+    service.run(app, ServiceSettings(port=0, token="t", is_new=True))
+    service.run(app, ServiceSettings(port=0, token="t"), verbose=True, drain_seconds=3.0)
+    service.run(app, ServiceSettings(port=0, is_new=True), drain=lambda: bool)
+    long, last = service.DRAIN_SECONDS, service._LAST_SECONDS
+    quiet, loud = logging.WARNING, logging.INFO
+    assert seen == [("t", quiet, long, long), (None, loud, 3.0, 3.0), (None, quiet, last, long)]
+    assert not list(tmp_path.glob("servers/*"))
+
+
+@pytest.mark.parametrize(
+    ("signals", "done", "seconds", "ends", "at_once"),
+    [("", False, 60.0, False, False), ("TERM", False, 60.0, False, False),
+     ("TERM", True, 60.0, True, False), ("TERM", False, -1.0, True, False),
+     ("TERM TERM", False, 60.0, True, True), ("INT", False, 60.0, True, True)],
+)  # fmt: skip
+def test_a_service_finishes_first_and_ends_at_the_second_signal(
+    signals: str, done: bool, seconds: float, ends: bool, at_once: bool
+) -> None:
+    server = service._Server(uvicorn.Config(None), ExitStack(), lambda: lambda: done, seconds)  # type: ignore[arg-type]
+    for name in signals.split():
+        server.handle_exit(signal.Signals[f"SIG{name}"], None)
+    assert server.should_exit is at_once
+    assert asyncio.run(server.on_tick(1)) is ends
