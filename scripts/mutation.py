@@ -2,8 +2,9 @@
 
     python scripts/mutation.py [--each 15] [--seed 0] [--only NAME] [--out benchmarks/mutation.json]
 
-Works in a copy of the tracked files. Each mutant runs the tests that belong to its module in a fork of
-this process, which has imported the slow libraries. A mutant that runs out of time counts as killed.
+Works in a copy of what git has staged. Each mutant runs the tests that belong to its module in a fork of a
+process that has collected them, and in one of its own if it survives that or changes more than a function. A
+mutant that runs out of time counts as killed. What is `equivalent` in mutation.toml is listed, not counted.
 """
 
 from __future__ import annotations
@@ -12,79 +13,73 @@ import argparse
 import ast
 import contextlib
 import copy
+import importlib
+import inspect
 import json
 import math
 import os
 import random
-import re
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-UPDATE = "minibatches schedule_share averaged update_seed optimizer_steps"
-RUN_SEED = "test_the_seed_of_a_run_decides_its_environments_seeds"
-SERVERS = "env_servers/sessions env_servers/contracts env_servers/tokens env_servers/stopping"
-TARGETS: dict[str, tuple[str, str, str]] = {
-    # name: (module, functions - all if empty -, its tests or one of them: a/b is tests/a/test_b.py)
-    "rows": ("paw_train/rollouts/tokens.py", "", "train/tokens train/update"),
-    "batches": ("paw_train/losses/batch.py", "", "train/objective train/update"),
-    "advantages": ("paw_train/algorithms/group_statistics.py", "", "train/advantages"),
-    "gigpo": ("paw_train/algorithms/gigpo.py", "", "train/advantages"),
-    "gae": ("paw_train/algorithms/ppo.py", "", "train/advantages train/experience"),
-    "paw": ("paw_train/algorithms/paw.py", "", "train/world_model"),
-    "selection": ("paw_train/algorithms/selection.py", "", "train/world_model train/experience"),
-    "losses": ("paw_train/losses/objective.py", "", "train/objective train/update"),
-    "world model": ("paw_train/losses/world_model.py", "", "train/world_model train/objective"),
-    "update": ("paw_train/algorithms/update.py", UPDATE, "train/update train/objective"),
-    "guarded step": ("paw_train/policies/local/guarded_step.py", "", "train/update train/cloning"),
-    "panel seeds": (
-        "paw_train/evaluation/runner.py",
-        "environment_seeds",
-        f"train/evaluation::{RUN_SEED}",
-    ),
-    "response seeds": ("paw_train/rollouts/policy.py", "response_seed", "train/rollout"),
-    "files": ("paw_gym/internals/files.py", "", "gym/internals train/checkpoint"),
-    "find checkpoint": ("paw_train/policies/checkpoints.py", "", "train/checkpoint"),
-    "checkpoint": ("paw_train/policies/local/checkpoint.py", "", "train/checkpoint"),
-    "locks": ("paw_gym/internals/locks.py", "", "gym/internals"),
-    "service": ("env_servers/service.py", "", SERVERS),
-    "sessions": ("env_servers/sessions.py", "", "env_servers/sessions"),
-}
+ROOMS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 SWAPS = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
     ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.Mod: ast.Mult,
     ast.FloorDiv: ast.Mult, ast.And: ast.Or, ast.Or: ast.And, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
 }  # fmt: skip
-LEAST, TIMES = 60, 10
-"""seconds that a mutant's tests may take, whatever they take without it, and times what they take"""
+LIBRARIES = """torch.optim torch._dynamo transformers.models.llama.modeling_llama hypothesis.strategies peft
+    fastapi httpx uvicorn rich.console pyarrow"""
+ANEW = 99
+"""status of a mutant that takes a process of its own"""
+LEAST, TIMES, LONGEST = 20, 5, 900
+"""seconds that a mutant's tests may take, and times what they take without it; seconds in one of their own"""
 
 
-def mutants(source: str, functions: str) -> Iterator[tuple[int, str, str]]:
-    """(line, what was changed, the changed module) of each mutant."""
+def mutants(source: str, names: list[str]) -> Iterator[tuple[int, str, str, str]]:
+    """(line, what was changed, the changed module, the function, if no more was changed) of each mutant."""
     tree = ast.parse(source)
     skipped = {id(n) for top in ast.walk(tree) for n in _unread(top)}
-    names = functions.split()
+    inside = {id(n): name for name, part in _bodies(tree.body) for n in ast.walk(part)}
     roots = [n for n in tree.body if not names or getattr(n, "name", None) in names]
     for node in [n for root in roots for n in ast.walk(root) if id(n) not in skipped]:
         for change, field, value in _changes(node):
             before, line = ast.unparse(node).split("\n")[0][:90], getattr(node, "lineno", 0)
+            if isinstance(node, ast.Constant):
+                text = source.splitlines()[line - 1]
+                change = (text[: node.col_offset] + change + text[node.end_col_offset :]).strip()
             was = getattr(node, field)
             setattr(node, field, value)
-            yield line, f"{before}  ->  {change}", ast.unparse(ast.fix_missing_locations(tree))
+            text = ast.unparse(ast.fix_missing_locations(tree))
+            place = was[0] if field == "body" and isinstance(was, list) else node
+            yield line, f"{before}  ->  {change}", text, inside.get(id(place), "")
             setattr(node, field, was)
 
 
+def _bodies(parts: list[ast.stmt], name: str = "") -> Iterator[tuple[str, ast.stmt]]:
+    """(qualified name, statement) of the functions of a module, and of its classes."""
+    for part in parts:
+        if isinstance(part, ast.ClassDef):
+            yield from _bodies(part.body, f"{part.name}.")
+        elif isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from ((name + part.name, statement) for statement in part.body)
+
+
 def _unread(top: ast.AST) -> Iterator[ast.AST]:
-    """Type annotations: they are not run."""
-    for name in ("annotation", "returns"):
-        if (part := getattr(top, name, None)) is not None:
+    """Annotations, which are not run; ``strict=`` and a dataclass's options, which only refuse mistakes."""
+    parts = [getattr(top, name, None) for name in ("annotation", "returns")]
+    refusals = ("strict", "frozen", "slots", "eq", "kw_only")
+    parts += [top.value] if isinstance(top, ast.keyword) and top.arg in refusals else []
+    for part in parts:
+        if part is not None:
             yield from ast.walk(part)
 
 
@@ -111,26 +106,70 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, str, Any]]:
                 yield f"without {text}", field, [*held[:i], ast.Pass(), *held[i + 1 :]]
 
 
-def killed(tests: list[str], seconds: float) -> bool:
-    """True if the tests fail, or take longer than so many seconds, in a fork of this process."""
+def forked(tests: list[str], *plugins: object) -> int:
+    """The process id of a fork of this one that runs tests."""
     child = os.fork()
     if child == 0:
         os.setpgid(0, 0)
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, 1)
-        os.dup2(null, 2)
+        for stream in (1, 2):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
         import pytest
 
-        os._exit(int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *tests])))
+        options = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not slow", *tests]
+        os._exit(int(pytest.main(options, plugins=plugins)))
+    return child
+
+
+def ended(child: int, seconds: float) -> int:
+    """The exit status of a process, which is killed when it takes longer than so many seconds."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
-            return status != 0
-        time.sleep(0.1)
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.05)
     os.killpg(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return True
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+class Mutants:
+    """Plugin of pytest: runs what it collected once for each text of a module, in a fork with its code."""
+
+    def __init__(self, module: str, texts: list[tuple[str, str]], out: Path) -> None:
+        self.module, self.texts, self.out = module, texts, out
+
+    def pytest_collection_finish(self) -> None:
+        seconds, found = math.inf, []
+        for text, function in self.texts:  # the first is the module as it is
+            start, child = time.monotonic(), os.fork()
+            if child == 0:
+                os.setpgid(0, 0)
+                Path(self.module).write_text(text, encoding="utf-8")
+                if not found or self.takes(text, function):
+                    return
+                os._exit(ANEW)
+            found.append(ended(child, seconds))
+            if seconds == math.inf:
+                seconds = LEAST + TIMES * (time.monotonic() - start)
+        self.out.write_text(json.dumps(found), encoding="utf-8")
+        os._exit(0)
+
+    def takes(self, text: str, function: str) -> bool:
+        """Gives the function its new code, if the module is imported; False if it has no such function."""
+        found: Any = sys.modules.get(self.module.removesuffix(".py").replace("/", "."))
+        if found is None:
+            return True
+        for name in function.split("."):
+            found = vars(found).get(name)
+        found = getattr(found, "fget", getattr(found, "__func__", found))
+        found = inspect.unwrap(found) if callable(found) else found
+        if getattr(found, "__qualname__", None) != function:
+            return False
+        code: Any = compile(text, self.module, "exec")
+        for name in function.split("."):
+            code = next(c for c in code.co_consts if getattr(c, "co_name", None) == name)
+        found.__code__ = code
+        return True
 
 
 def main() -> None:
@@ -138,45 +177,40 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--each", type=int, default=15, help="mutants sampled of each module")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", choices=TARGETS, action="append")
+    parser.add_argument("--only", choices=ROOMS, action="append")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/mutation.json"))
     options = parser.parse_args()
     out = options.out.resolve()
     report = json.loads(out.read_text()) if out.exists() else {}
     with tempfile.TemporaryDirectory() as folder:
-        listed = subprocess.run(["git", "ls-files"], capture_output=True, text=True, check=True)
-        for name in listed.stdout.split("\n")[:-1]:
-            (Path(folder) / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(name, Path(folder) / name)
+        subprocess.run(["git", "checkout-index", "-a", f"--prefix={folder}/"], check=True)
         os.chdir(folder)
         sys.path.insert(0, folder)
         os.environ |= {"PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1"}
         sys.dont_write_bytecode = True
-        for library in ("torch", "transformers", "hypothesis", "fastapi", "httpx", "peft"):
+        for library in LIBRARIES.split():  # once for all tests
             with contextlib.suppress(ImportError):
-                __import__(library)
-        for name in options.only or TARGETS:
-            module, functions, listed_tests = TARGETS[name]
-            tests = [
-                re.sub(r"(\w+)(::|$)", r"test_\1.py\2", f"tests/{t}", count=1)
-                for t in listed_tests.split()
-            ]
+                importlib.import_module(library)
+        for name in options.only or ROOMS:
+            room, statuses = ROOMS[name], Path(folder, ".statuses")
+            module, tests, known = room["module"], room["tests"], room.get("equivalent", {})
             source = Path(module).read_text(encoding="utf-8")
-            found = list(mutants(source, functions))
-            chosen = random.Random(options.seed).sample(found, min(options.each, len(found)))
-            start = time.monotonic()
-            assert not killed(tests, math.inf), f"{name}: the tests fail as it is"
-            seconds = LEAST + TIMES * (time.monotonic() - start)
+            found = [m for m in mutants(source, room.get("functions", [])) if m[1] not in known]
+            picked = random.Random(options.seed).sample(found, min(options.each, len(found)))
+            chosen = sorted(picked)
+            texts = [(ast.unparse(ast.parse(source)), ""), *(m[2:] for m in chosen)]
+            assert ended(forked(tests, Mutants(module, texts, statuses)), math.inf) == 0
+            first, *others = json.loads(statuses.read_text(encoding="utf-8"))
+            assert first == 0, f"{name}: the tests fail as it is"
             survived = []
-            for line, change, text in sorted(chosen):
+            for status, (line, change, text, _) in zip(others, chosen, strict=True):
                 Path(module).write_text(text, encoding="utf-8")
-                if not killed(tests, seconds):
+                if status in (0, ANEW) and ended(forked(tests), LONGEST) == 0:
                     survived.append(f"{module}:{line}: {change}")
                     print(survived[-1], flush=True)
             Path(module).write_text(source, encoding="utf-8")
             report[name] = {
-                "module": module, "functions": functions.split(), "tests": tests,
-                "mutants": len(found), "sampled": len(chosen), "seed": options.seed,
+                **room, "mutants": len(found), "sampled": len(chosen), "seed": options.seed,
                 "killed": len(chosen) - len(survived), "survived": survived,
             }  # fmt: skip
             print(f"{name}: {report[name]['killed']} of {len(chosen)} killed", flush=True)
