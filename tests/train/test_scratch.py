@@ -58,7 +58,7 @@ def test_a_name_and_its_number_are_one_token_also_where_the_pair_is_new(
 
 
 def test_what_is_said_without_a_number_stays_a_word_and_far_numbers_are_unknown() -> None:
-    assert ENTITIES.tokenize(" a mug.") == [" a", " mug", "."]
+    assert ENTITIES.tokenize(" a mug. A drawer") == [" a", " mug", ".", "<unk>", " drawer"]
     assert ENTITIES.tokenize(" cabinet 41") == ["<unk>"]
     words = scratch_tokenizer(LOST, ROOM)
     assert words.tokenize(" cabinet 3") == [" cabinet", " 3"]

@@ -56,7 +56,7 @@ def word_tokenizer(
     Args:
         texts: samples of all the language the environment speaks: prompts, observations, actions.
         entities: whether a word and the number behind it are one token. A word that was seen with
-            numbers up to n is known with those up to 2n, six at least.
+            numbers up to n is known with those up to 2n, six at least, and alone.
         spells: whether an unknown word is spelled, byte by byte, with 256 tokens behind those of the words.
 
     Returns:
@@ -71,6 +71,8 @@ def word_tokenizer(
         words.update(piece for piece, _ in splitter.pre_tokenize_str(text))
     if entities:
         words.update(_more_entities(words))
+        # a task names a thing without its number
+        words.update({word.rpartition(" ")[0] for word in words} - {""})
     vocabulary = {word: i for i, word in enumerate([*_SPECIAL, *sorted(words)])}
     if spells:
         byte_level = _byte_level()
