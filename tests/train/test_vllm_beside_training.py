@@ -59,7 +59,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Recording]:
     """The engines that were started; a GPU of 80 GiB has 60 free."""
     engines: list[Recording] = []
 
-    def start(model: str, settings: VLLMSettings) -> Recording:
+    def start(model: str, settings: VLLMSettings, revision: str | None) -> Recording:
         engines.append(Recording(settings))
         return engines[-1]
 
