@@ -10,19 +10,17 @@ from __future__ import annotations
 
 import glob
 import importlib.util
-import json
 import re
 import shlex
 import shutil
 import sys
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_endpoint import FakeEndpoint
-from files import unpinned
+from files import archives, unpinned
 from typer.testing import CliRunner
 
 pytest.importorskip("torch", reason="the extra `train`")
@@ -212,22 +210,6 @@ def maze() -> Iterator[str]:
     for registry, old in zip((registration._REGISTERED, gym.registry), before, strict=True):
         registry.clear()  # type: ignore[attr-defined]
         registry.update(old)  # type: ignore[attr-defined]
-
-
-def archives(folder: Path) -> None:
-    """Playable games in archives named as the official ones, and unpacked."""
-    from paw_gym.envs.alfworld.procedural.generate import generate_game
-
-    folder.mkdir()
-    game = json.dumps(generate_game("train", "pick_and_place_simple", 0))
-    trial = "pick_and_place_simple-Mug-None-Desk-1/trial_T1"
-    for file, inside, text in (
-        ("json_2.1.1_json.zip", "traj_data.json", "{}"),
-        ("json_2.1.3_tw-pddl.zip", "game.tw-pddl", game),
-    ):
-        with zipfile.ZipFile(folder / file, "w") as target:
-            for split in ("train", "valid_seen", "valid_unseen"):
-                target.writestr(f"json_2.1.1/{split}/{trial}/{inside}", text)
 
 
 def made_here(name: str) -> Manifest:

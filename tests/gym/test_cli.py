@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from files import unpinned
+from files import archives, unpinned
 from programs import said
 from typer.testing import CliRunner, Result
 
@@ -228,33 +227,18 @@ class TestNewEnv:
 
 class TestData:
     @pytest.fixture
-    def archives(self, tmp_path: Path) -> Path:
-        """A folder with small archives of playable games, named as the official ones."""
-        import zipfile
-
-        from paw_gym.envs.alfworld.procedural.generate import generate_game
-
-        folder = tmp_path / "usb"
-        folder.mkdir()
-        game = json.dumps(generate_game("train", "pick_and_place_simple", 0))
-        trial = "pick_and_place_simple-Mug-None-Desk-1/trial_T1"
-        for name, file, text in (
-            ("json_2.1.1_json.zip", "traj_data.json", "{}"),
-            ("json_2.1.3_tw-pddl.zip", "game.tw-pddl", game),
-        ):
-            with zipfile.ZipFile(folder / name, "w") as target:
-                for split in ("train", "valid_seen", "valid_unseen"):
-                    target.writestr(f"json_2.1.1/{split}/{trial}/{file}", text)
-        return folder
+    def downloaded(self, tmp_path: Path) -> Path:
+        archives(tmp_path / "usb")
+        return tmp_path / "usb"
 
     def test_what_was_downloaded_can_be_played_and_verified(
-        self, paw: Paw, archives: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, paw: Paw, downloaded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        refused = paw("data", "download", "alfworld", "--from-folder", str(archives))
+        refused = paw("data", "download", "alfworld", "--from-folder", str(downloaded))
         assert refused.exit_code == 2 and "wrong checksum" in refused.stderr
         made = unpinned(load_manifest("alfworld"))
         monkeypatch.setattr("paw_gym.data.load_manifest", lambda name: made)
-        done = paw("data", "download", "alfworld", "--from-folder", str(archives))
+        done = paw("data", "download", "alfworld", "--from-folder", str(downloaded))
         folder = tmp_path / "cache" / "data" / "alfworld"
         assert done.exit_code == 0, done.output
         assert f"Done: 6 files in {folder}" in done.stdout
@@ -262,7 +246,7 @@ class TestData:
         assert f'data_dir="{folder}"' in done.stdout
         checked = paw("check", "alfworld", "--kw", f"data_dir={folder}", "--tasks", "1")
         assert checked.exit_code == 0, checked.output
-        again = paw("data", "download", "alfworld", "--from-folder", str(archives))
+        again = paw("data", "download", "alfworld", "--from-folder", str(downloaded))
         assert f"Already here: {folder}" in again.stdout
         assert "All 6 files have the recorded checksums" in paw("data", "verify", "alfworld").stdout
         (next(folder.rglob("game.tw-pddl"))).write_text("{}")

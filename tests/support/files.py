@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -27,3 +29,19 @@ def load(place: str) -> ModuleType:
 def unpinned(manifest: Manifest) -> Manifest:
     """A manifest that takes files which a test makes."""
     return replace(manifest, files=tuple(replace(file, sha256="") for file in manifest.files))
+
+
+def archives(folder: Path) -> None:
+    """Small archives of playable games, named as ALFWorld's official ones."""
+    from paw_gym.envs.alfworld.procedural.generate import generate_game
+
+    folder.mkdir()
+    game = json.dumps(generate_game("train", "pick_and_place_simple", 0))
+    trial = "pick_and_place_simple-Mug-None-Desk-1/trial_T1"
+    for file, inside, text in (
+        ("json_2.1.1_json.zip", "traj_data.json", "{}"),
+        ("json_2.1.3_tw-pddl.zip", "game.tw-pddl", game),
+    ):
+        with zipfile.ZipFile(folder / file, "w") as target:
+            for split in ("train", "valid_seen", "valid_unseen"):
+                target.writestr(f"json_2.1.1/{split}/{trial}/{inside}", text)
