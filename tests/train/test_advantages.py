@@ -82,11 +82,23 @@ class TestGRPO:
         np.testing.assert_allclose(got.numpy(), expected, atol=1e-6, rtol=1e-6)
 
     @fast
+    @given(returns_and_groups, st.randoms(use_true_random=False))
+    def test_follows_a_permutation_of_the_episodes(self, rows, random):
+        order = list(range(len(rows)))
+        random.shuffle(order)
+        direct = grpo([r for r, _ in rows], [g for _, g in rows])
+        shuffled = grpo([rows[i][0] for i in order], [rows[i][1] for i in order])
+        torch.testing.assert_close(shuffled, direct[order], atol=1e-5, rtol=1e-5)
+
+    @fast
     @given(st.floats(-1e3, 1e3), st.integers(1, 9))
     @example(0.1, 3)  # in float64 (0.1 + 0.1 + 0.1) / 3 is not 0.1
     def test_equal_returns_give_exactly_zero(self, value, size):
         returns = torch.full((size,), value, dtype=torch.float64)
         assert grpo(returns, [7] * size).tolist() == [0.0] * size
+
+    def test_a_group_of_one_gets_zero(self):
+        assert grpo([10.0, 3.0], [0, 1]).tolist() == [0.0, 0.0]
 
     def test_keeps_dtype_and_accepts_numpy(self):
         assert grpo(torch.tensor([1.0, 2.0], dtype=torch.float64), [0, 0]).dtype == torch.float64
@@ -143,6 +155,20 @@ class TestGiGPO:
         )
         expected = reference_gigpo(*columns, 0.95, omega, normalize)
         np.testing.assert_allclose(got.numpy(), expected, atol=1e-6)
+
+    @fast
+    @given(rollouts(), st.randoms(use_true_random=False))
+    def test_follows_a_permutation_of_the_rows(self, columns, random):
+        order = list(range(len(columns[0])))
+        random.shuffle(order)
+        shuffled = gigpo(*([column[i] for i in order] for column in columns))
+        torch.testing.assert_close(shuffled, gigpo(*columns)[order], atol=1e-5, rtol=1e-5)
+
+    @fast
+    @given(rollouts())
+    def test_without_shared_states_it_is_grpo(self, columns):
+        columns[4] = [f"state {i}" for i in range(len(columns[0]))]
+        torch.testing.assert_close(gigpo(*columns), gigpo(*columns, omega=0.0))
 
     @fast
     @given(rollouts())
@@ -228,6 +254,14 @@ class TestGAE:
         first = (0.5 * 0.25 - 0.5) + 0.25 * second
         assert advantages.tolist() == pytest.approx([first, second, 1.0])
         assert targets.tolist() == pytest.approx([first + 0.5, 1.0, 2.0])
+
+    def test_lambda_one_is_the_discounted_return_minus_the_value(self):
+        advantages, targets = gae(self.rewards, self.values, [0, 0, 1], gamma=0.9, lam=1.0)
+        to_go = [0.9 * (1 + 0.9 * 2), 1 + 0.9 * 2, 2.0]
+        assert targets.tolist() == pytest.approx(to_go)
+        assert advantages.tolist() == pytest.approx(
+            [g - v for g, v in zip(to_go, self.values, strict=True)]
+        )
 
     def test_a_truncated_episode_is_bootstrapped_at_its_end_only(self):
         plain, _ = gae(self.rewards, self.values, [0, 1, 1], gamma=0.5, lam=0.0)

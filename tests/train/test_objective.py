@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from rows import token_row
 from torch import Tensor
 
+from paw_train.algorithms.paw import wm_weights
 from paw_train.algorithms.selection import plan_update
 from paw_train.losses.batch import Batch, MiniBatchTotals
 from paw_train.losses.objective import (
@@ -109,6 +111,11 @@ class TestKL:
         got = k3_divergence(new, ref, [[1, 1, 0]])
         np.testing.assert_allclose(got[0, :2].numpy(), (np.exp(d) - d - 1)[0, :2], rtol=1e-12)
         assert got[0, 2] == 0
+
+    def test_its_mean_under_the_policy_is_the_kl(self):
+        p, q = random_logits(50, seed=1).log_softmax(-1), random_logits(50, seed=2).log_softmax(-1)
+        estimate = (p.exp() * k3_divergence(p[None], q[None], torch.ones(1, 50))[0]).sum()
+        torch.testing.assert_close(estimate, (p.exp() * (p - q)).sum())
 
 
 # -- a tiny language model and an update ---------------------------------------------------------
@@ -266,6 +273,19 @@ class TestMicroBatches:
         merged, direct = merge_metrics(p.metrics for p in parts), merge_metrics([whole.metrics])
         assert merged == pytest.approx(direct, rel=1e-9, abs=1e-12)
 
+    def test_mini_batches_average_to_the_update(self, model):
+        rows, cuts = make_rows(5, 12), (0, 1, 6, 12)  # of unequal size: dialogues differ in turns
+        selected, groups = [i % 4 != 0 for i in range(12)], [row.group for row in rows]
+        weights = wm_weights(selected, groups, torch.tensor([0.5, 1.0, 0.7]).double())
+
+        def loss(a, b, minibatches):
+            totals = totals_of(rows[a:b], weights[a:b], minibatches=minibatches)
+            own = (rows[a:b], weights[a:b], totals, ObjectiveSettings(), PAW)
+            return micro_loss(model, *own, left=True).wm_loss
+
+        pieces = [loss(a, b, 3) for a, b in pairwise(cuts)]
+        torch.testing.assert_close(torch.stack(pieces).mean(), loss(0, 12, 1))
+
     def test_the_loss_is_equation_11_computed_row_by_row(self, model):
         rows = make_rows(11, 6)
         objective = ObjectiveSettings(kl_coef=0.1)
@@ -294,6 +314,21 @@ class TestMicroBatches:
         assert got.loss.item() == pytest.approx(got.policy_loss.item() + got.wm_loss.item())
         assert float(got.metrics["wm_loss"]) == pytest.approx(measured / sum(weights != 0).item())
 
+    @pytest.mark.parametrize("left", [False, True])
+    def test_appended_observations_leave_the_policy_term_alone(self, model, left):
+        rows = make_rows(3, 6)
+        bare = [replace(row, observation=[]) for row in rows]
+        logps, gradients = [], []
+        for some in (rows, bare):
+            padded = pad(some, left)
+            logps.append(model_logprobs(model, padded)[padded.action.bool()])
+            got = micro_loss(
+                model, some, None, totals_of(some, None), ObjectiveSettings(), OFF, left
+            )
+            gradients.append(gradient(model, [got.loss]))
+        torch.testing.assert_close(*logps, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-12)
+
 
 class TestVariants:
     def test_off_is_plain_grpo_bit_for_bit(self, model):
@@ -308,6 +343,35 @@ class TestVariants:
         assert "wm_loss" not in off.metrics
         assert off.metrics["obs_nll"] == on.metrics["obs_nll"]
 
+        padded = pad(rows, left=False)
+        logp = model_logprobs(model, padded)
+        mask, drift = padded.action, torch.tensor([[r.drift] for r in rows], dtype=torch.float64)
+        advantage = torch.tensor([[r.advantage] for r in rows], dtype=torch.float64)
+        ratio = (-0.3 * drift).exp().expand_as(logp)
+        surrogate = -torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
+        kl = (-0.5 * drift).exp() + 0.5 * drift - 1
+        expected = ((surrogate + 0.01 * kl) * mask).sum() / mask.sum()
+        torch.testing.assert_close(off.loss, expected)
+
+    def test_echo_is_the_plain_mean_of_cross_entropies(self, model):
+        # Groups of equal size: Eq. 11 with lambda = 1 and all selected is the mean over rows.
+        rows = [replace(row, group=i % 3) for i, row in enumerate(make_rows(13, 6))]
+        rows = [replace(row, observation=row.observation or [4]) for row in rows]
+        echo = WorldModelSettings.preset("echo")
+        plan = plan_update(
+            echo, torch.zeros(6).double(), [r.group for r in rows], torch.zeros(3).double(), 10.0
+        )
+        objective = ObjectiveSettings()
+        got = micro_loss(
+            model, rows, plan.weights, totals_of(rows, plan.weights), objective, echo, left=False
+        )
+        per_row = []
+        for row in rows:
+            ids = torch.tensor([row.prompt + row.action + row.observation])
+            start = len(row.prompt) + len(row.action)
+            per_row.append(F.cross_entropy(model(ids).logits[0, start - 1 : -1], ids[0, start:]))
+        torch.testing.assert_close(got.wm_loss, torch.stack(per_row).mean())
+
     def test_two_transitions_in_a_row_are_two_in_a_mean_over_sequences(self):
         batch = batch_of(torch.tensor([[0, 1, 1, 1]]))
         batch.share = torch.tensor([[0.0, 0.5, 0.5, 1.0]])
@@ -316,6 +380,32 @@ class TestVariants:
         objective = ObjectiveSettings(kl_coef=0.0, aggregation="sequence-mean")
         loss = combined_loss(torch.zeros(1, 4), batch, totals, objective, OFF).loss
         assert totals.sequences == 2 and loss.item() == pytest.approx(1.5)
+
+    @pytest.mark.parametrize("preset", ["paw", "echo"])
+    def test_observations_take_no_importance_ratio(self, preset):
+        # Whatever the policy that sampled the actions was like, the world-model term is the same;
+        # the policy term is not.
+        def gradients(old: Tensor, importance: float) -> tuple[Tensor, Tensor]:
+            logp = torch.tensor([[0.0, -1.0, -2.0], [0.0, -1.05, -3.0]], requires_grad=True)
+            action, seen = torch.tensor([[0, 1, 0]] * 2), torch.tensor([[0, 0, 1]] * 2)
+            advantages = importance * torch.tensor([1.0, -1.0])
+            batch = batch_of(action, seen, advantages, old, torch.ones(2))
+            totals = MiniBatchTotals.count(1, [batch])
+            objective = ObjectiveSettings(kl_coef=0.0)
+            got = combined_loss(logp, batch, totals, objective, WorldModelSettings.preset(preset))
+            parts = [
+                torch.autograd.grad(loss, logp, retain_graph=True)[0]
+                for loss in (got.policy_loss, got.wm_loss)
+            ]
+            return parts[0], parts[1]
+
+        old = torch.full((2, 3), -1.0)
+        now = gradients(old, 1.0)
+        for stale in (gradients(old + 0.1, 1.0), gradients(old, 1.7)):
+            assert torch.equal(now[1], stale[1])
+            assert not torch.equal(now[0], stale[0])
+        assert now[1][:, 2].abs().min() > 0
+        assert now[1][:, :2].abs().max() == 0
 
     def test_an_unselected_row_cannot_spoil_the_loss(self):
         # An impossible token (log-probability -inf) in a row with weight 0.

@@ -144,6 +144,13 @@ def test_a_task_that_exceeds_the_limit_fails_its_episode_and_says_why() -> None:
         RolloutSettings(max_response_tokens=512, max_context_tokens=512)
 
 
+def test_control_tokens_in_a_text_are_plain_text() -> None:
+    policy = _policy()
+    ids = policy.chat.content("you see <end> <user> red")
+    assert not {policy.chat.end_id, policy.tokenizer.convert_tokens_to_ids("<user>")} & set(ids)
+    assert policy.chat.bridge[0] == policy.chat.end_id
+
+
 def test_a_template_without_a_generation_prompt_is_refused() -> None:
     tokenizer = byte_tokenizer()
     whole = tokenizer.chat_template
