@@ -6,17 +6,6 @@ import gymnasium as gym
 import pytest
 
 from paw_gym import make_agent_env
-from paw_gym.envs.alfworld.env import ALFWorldEnv
-
-
-@pytest.mark.parametrize(
-    ("argument", "value", "nearest"),
-    [("split", "valid_sen", "valid_seen"), ("grammar", "mov", "move"), ("variation", "mix", "mixed"),
-     ("engine", "nativ", "native")],
-)  # fmt: skip
-def test_bad_arguments_name_what_is_valid(argument: str, value: str, nearest: str) -> None:
-    with pytest.raises(ValueError, match=nearest):
-        ALFWorldEnv(**{argument: value})
 
 
 def test_the_prompt_does_not_repeat_banner_and_task() -> None:

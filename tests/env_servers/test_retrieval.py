@@ -237,13 +237,6 @@ def test_a_broken_retriever_is_told_and_does_not_stay_broken() -> None:
         assert web.post("/retrieve", json=body).status_code == 200
 
 
-def test_a_token_is_needed_where_one_is_set() -> None:
-    with running(Echo(), token="secret") as url:
-        assert make_retriever(url, token="secret").search(["a"], 1)
-        with pytest.raises(RetrieverError, match="401"):
-            make_retriever(url).search(["a"], 1)
-
-
 @pytest.mark.parametrize(
     ("path", "body", "says"),
     [

@@ -39,8 +39,6 @@ def test_an_index_of_vectors(small_corpus: Path, tmp_path: Path) -> None:
 
 
 def test_mistakes_are_told(small_corpus: Path, tmp_path: Path) -> None:
-    code, told = paw("index", "build", "bm26", small_corpus, tmp_path / "i")
-    assert code == 2 and "Did you mean 'bm25'" in told
     with open(small_corpus, "a") as file:
         file.write("oops\n")
     code, told = paw("index", "build", "bm25", small_corpus, tmp_path / "i")

@@ -471,8 +471,6 @@ def test_running_some_arms_and_seeds_keeps_the_results_of_the_others(
     assert [c.name for c, _ in some.states()] == ["grpo+paw-seed1", "grpo+paw-seed7"]
     some.save()
     assert len(read_results(some.results_file)) == 4
-    with pytest.raises(ValueError, match="no arm 'paw'"):
-        ComparisonFolder(small_grid(), str(tmp_path), arms=["paw"])
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"format": 99}', '{"format": 1, "cells": []}'])

@@ -359,9 +359,6 @@ def test_tools_need_a_prompt_that_can_ask_for_them(capsys: Capture, server: Any)
     code, _, said = evaluate(capsys, server, "policy", "agent.action_format=toools")
     assert code == 2
     assert "'toools'" in said
-    code, _, said = fork.run_paw(capsys, "eval", "random", "agent.action_format=tools")
-    assert code == 2
-    assert "asks no model" in said
 
 
 # --- what is recorded ----------------------------------------------------------------------------------

@@ -575,19 +575,6 @@ def test_group_algorithms_refuse_groups_of_one(name: str) -> None:
         require_registered(settings)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"algorithm": {"name": "gipo"}}, r"algorithm\.name: .*'gipo'.*'gigpo'"),
-        ({"world_model": {"loss": "cmea"}}, r"world_model\.loss: .*'cmea'.*'cmae'"),
-        ({"world_model": {"selection": "top"}}, r"world_model\.selection: .*'top_entropy'"),
-    ],
-)
-def test_an_unknown_name_offers_the_nearest(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        require_registered(Settings.read(settings))
-
-
 @pytest.fixture
 def own_estimators(monkeypatch: pytest.MonkeyPatch) -> Registry[AdvantageEstimator]:
     """The registry; what a test adds is gone after it."""

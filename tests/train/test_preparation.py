@@ -51,10 +51,6 @@ class TestAnotherEnvironment:
         assert settings.env.kwargs == {"max_steps": 7}
         assert (settings.evaluation.split, settings.env.template) == ("train", "generic")
 
-    def test_one_that_there_is_not_is_named(self) -> None:
-        with pytest.raises(ValueError, match="Did you mean 'paw_gym/WebShop-v0'"):
-            load_settings("embedded", ["env.id=paw_gym/WebShp-v0"])
-
 
 @pytest.mark.usefixtures("own_environments")
 class TestAWarmStartOnFewTasks:

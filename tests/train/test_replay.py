@@ -49,6 +49,13 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, s
     return int(end.value.code or 0), " ".join((out.err + out.out).split())
 
 
+def differs(capsys: pytest.CaptureFixture[str], folder: Path, what: str) -> None:
+    code, text = said(capsys, folder)
+    assert code == 1
+    assert what in text, text
+    assert "HOLDS" not in text
+
+
 def changed_result(folder: Path, change: Callable[[Record], Any]) -> None:
     result = json.loads((folder / "result.json").read_text())
     change(result)
@@ -117,10 +124,7 @@ def test_a_changed_episode_is_named(
     what: str,
 ) -> None:
     changed_episodes(alfworld, change)
-    code, text = said(capsys, alfworld)
-    assert code == 1
-    assert what in text, text
-    assert "HOLDS" not in text
+    differs(capsys, alfworld, what)
 
 
 def test_a_step_after_the_end_is_refused(
@@ -159,10 +163,7 @@ def test_a_changed_number_is_named(
     what: str,
 ) -> None:
     changed_result(alfworld, change)
-    code, text = said(capsys, alfworld)
-    assert code == 1
-    assert what in text, text
-    assert "HOLDS" not in text
+    differs(capsys, alfworld, what)
 
 
 def test_another_reward_is_in_the_panels_name_and_said() -> None:

@@ -503,13 +503,6 @@ def test_null_and_not_a_number_leave_gaps(tmp_path: Path) -> None:
     assert "nan" not in text.lower()
 
 
-def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no run folder"):
-        write_report(tmp_path / "nothing")
-    with pytest.raises(ValueError, match=r"config\.json"):
-        write_report(tmp_path)
-
-
 # --- picture and summary -----------------------------------------------------------------------------
 
 

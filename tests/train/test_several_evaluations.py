@@ -99,9 +99,10 @@ def test_a_budget_holds_for_all_models_together(server: Two, capsys: Capture) ->
 
 def test_of_different_panels_nothing_is_said_but_that(server: Two, capsys: Capture) -> None:
     paw(capsys, server, "openai:a", "--panel", "test/both,test/one", "--out", "all")
-    code, output, said = fork.run_paw(
-        capsys, "compare-results", *sorted(map(str, Path("all").iterdir()))
-    )
+    both = sorted(map(str, Path("all").iterdir()))
+    code, output, _ = fork.run_paw(capsys, "compare-results", both[0], both[0])
+    assert code == 0 and "0 better, 0 worse" in output
+    code, output, said = fork.run_paw(capsys, "compare-results", *both)
     assert (code, output) == (2, "")
     assert said.count(";") == 0
     assert "cannot be compared: other tasks: panel test/both (" in " ".join(said.split())
@@ -135,14 +136,6 @@ def test_the_table_has_numbers_and_intervals(server: Two, capsys: Capture) -> No
     assert "| openai:a | plain | test/both | 2 | 100.0 % | 34.2 to 100.0 |" in output
     _, output, _ = fork.run_paw(capsys, "table", *map(str, Path("all").iterdir()))
     assert output.count("34.2 to 100.0") == 2
-    for arguments, words in (
-        (["all", "--md", "--csv"], "one of them"),
-        (["."], ""),
-        (["no"], "no result"),
-    ):
-        code, _, said = fork.run_paw(capsys, "table", *arguments)
-        assert code == (0 if not words else 2)
-        assert words in said
 
 
 def test_evaluations_that_differ_have_folders_that_differ(tmp_path: Path) -> None:
