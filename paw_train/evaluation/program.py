@@ -283,8 +283,8 @@ def make_job(
     folder = Path(out) if out else (parent or run_folder or Path("runs")) / place
     if out and (folder / "config.json").exists():
         raise ValueError(
-            f"{out} is the folder of a run or of a model; an evaluation has one of its own. Leave --out "
-            f"away, or give one inside: --out {folder / 'eval-NAME'}"
+            f"{out} is the folder of a run or of a model; an evaluation has one of its own. Leave out "
+            f"--out, or give one inside: --out {folder / 'eval-NAME'}"
         )
     return Job(model, plan, source, settings, run_folder, folder, limited or run_folder is not None)
 

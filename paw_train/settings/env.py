@@ -198,13 +198,7 @@ def member_of(entry: MixedEnvSettings) -> Member:
     selection, held_out = class_defaults(
         entry.id, asked_with(entry.id, entry.kwargs)
     ).held_out_splits
-    return Member(
-        entry.name,
-        plain(entry),
-        held_out,
-        selection,
-        entry.weight,
-    )
+    return Member(entry.name, plain(entry), held_out, selection, entry.weight)
 
 
 def plain(entry: EnvSettings) -> EnvSettings:

@@ -130,7 +130,7 @@ def cut_in_thought(answer: Mapping[str, Any], opened: bool = False) -> bool:
 
 
 def may_be_in_thought(answer: Mapping[str, Any], stops: Sequence[str]) -> bool:
-    """True if prose, and no thought, is before an action or is all: a template may have opened a thought."""
+    """True if prose is all, or comes first, with no thought marked: a template may have opened one."""
     text, found = str(answer["text"]), thoughts(str(answer["text"]))
     if answer.get("reasoning") or answer.get("finish_reason") not in ("stop", None):
         return False

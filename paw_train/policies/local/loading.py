@@ -53,7 +53,7 @@ def find_model(path: str | Path, revision: str | None = None) -> Place:
     if found.gguf_file is not None or Path(found.name).is_dir():
         raise ValueError(
             f"model.revision={revision} is of a model on the hub (OWNER/MODEL), and {str(path)!r} is on "
-            "this machine: leave it away."
+            "this machine: leave it out."
         )
     return replace(found, revision=revision)
 
