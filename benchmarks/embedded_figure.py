@@ -24,8 +24,8 @@ from paw_gym.internals.files import write_json
 from paw_train.reporting.run.data import load_run
 
 BLUE, GREY, ORANGE = "#1f5fbf", "#98a2ae", "#bf5413"
-_NEIGHBOURS = 2
-"""updates on either side that a point of the training curve is the mean of: one update has 16 tasks"""
+_NEIGHBOURS = 1
+"""updates on either side that a point of the training curve is the mean of: one update has 48 tasks"""
 
 
 def curves(run: Path) -> dict[str, Any]:
