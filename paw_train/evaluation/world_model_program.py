@@ -84,6 +84,7 @@ def evaluate_from_args(
     weights = weights_of(Path(model), run_folder)
     own = settings.model
     policy = LocalPolicy.load(weights, device, own.dtype, adapter=own.lora, revision=own.revision)
+    model = f"{model}@{own.revision}" if own.revision else model
     where: dict[str, Any]
     if episodes:
         played, where = recorded, {"source": "recorded", "panel": None, "panel_hash": None}

@@ -15,7 +15,7 @@ pytest.importorskip("peft")
 
 from rows import token_row  # noqa: E402
 
-from paw_train.evaluation import evaluate_from_args  # noqa: E402
+from paw_train.evaluation import evaluate_from_args, world_model_program  # noqa: E402
 from paw_train.policies.local import lora  # noqa: E402
 from paw_train.policies.local.checkpoint import load_checkpoint, save_checkpoint  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
@@ -283,9 +283,11 @@ def test_a_revision_is_trained_evaluated_and_recorded(
     run = train_from_recipe("smoke", [f"out={tmp_path}", *hub, *rates, *FEW], quiet=True)
     evaluate_from_args(str(run), FEW)  # of the adapter, beside which the revision is
     assert asked == ["v1"] * 4
-    path = evaluate_from_args("someone/model", ["model.revision=v2", *FEW], str(tmp_path / "hub"))
-    assert asked[4:] == ["v2"] * 2
-    assert json.loads(path.read_text())["model"] == "someone/model@v2"
+    for evaluate in (evaluate_from_args, world_model_program.evaluate_from_args):
+        out = str(tmp_path / evaluate.__module__)
+        path = evaluate("someone/model", ["model.revision=v2", *FEW], out)
+        assert json.loads(path.read_text())["model"] == "someone/model@v2"
+    assert asked[4:] == ["v2"] * 4
 
 
 @pytest.mark.slow
