@@ -164,7 +164,7 @@ def test_stopped_while_it_imitates_it_goes_on_to_the_same_weights(
     cloned = local.clone
 
     def stopped_halfway(*args: Any) -> bool:
-        *first, tell, latest, stopping = args
+        *first, tell, latest, stopping, say = args
         done: list[int] = []
 
         def progress(step: int, steps: int, loss: float) -> None:
@@ -177,6 +177,7 @@ def test_stopped_while_it_imitates_it_goes_on_to_the_same_weights(
             progress,
             latest,
             lambda: stopping() or (imitating and len(done) >= 2),
+            say,
         )
 
     monkeypatch.setattr(local, "clone", stopped_halfway)
