@@ -81,7 +81,7 @@ def as_weights(weights: FloatArray | None, values: Tensor) -> Tensor | None:
 
 def group_count(index: Tensor) -> int:
     """The number of groups that are numbered from 0."""
-    return len(index.unique())
+    return int(index.max()) + 1 if len(index) else 0
 
 
 def in_form_of(result: Tensor, source: FloatArray) -> Tensor:
