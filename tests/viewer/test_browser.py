@@ -26,6 +26,11 @@ def _selected(pages: Any) -> str:
     return str(pages.run("document.querySelector('.row[aria-selected=true] .r1')?.textContent"))
 
 
+def _counts(pages: Any, text: str) -> None:
+    """Waits until the list has this many: rows and their number come after the address changes."""
+    pages.wait_for(f"document.querySelector('.count')?.textContent === '{text}'")
+
+
 def _param(pages: Any, name: str) -> str | None:
     found = re.search(rf"[?&]{name}=([^&]*)", pages.address())
     return found.group(1) if found else None
@@ -81,7 +86,7 @@ def test_a_real_run_from_curves_to_a_turn(real_run: Path, view: Any, pages: Any)
     before, after = (
         list(read_jsonl(real_run / f"episodes_{w}.jsonl")) for w in ("before", "after")
     )
-    assert pages.text(".count") == f"{16 + len(before) + len(after)} episodes"
+    _counts(pages, f"{16 + len(before) + len(after)} episodes")
     pages.is_there(".detail[data-key='before.0'] .turn-card")  # a list opens with its first row
     assert pages.text(".episode-head h1") == before[0].instruction
     pages.key("s")  # the same task before and after, side by side
@@ -90,7 +95,7 @@ def test_a_real_run_from_curves_to_a_turn(real_run: Path, view: Any, pages: Any)
     pages.click("select[data-filter=phase]")
     pages.run("(() => { const s = document.querySelector('select[data-filter=phase]'); "
               "s.value = 'training'; s.dispatchEvent(new Event('change')) })()")  # fmt: skip
-    pages.wait_for("document.querySelector('.count').textContent === '16 episodes'")
+    _counts(pages, "16 episodes")
     pages.key("j", 2)
     pages.is_there(".detail[data-key='000001.1'] .tok")
     record = json.loads((real_run / "tokens" / "000001.jsonl").read_text().splitlines()[1])
@@ -125,15 +130,15 @@ def test_a_brush_chooses_updates_everywhere(small_run: Path, view: Any, pages: A
     count = 8 * (end - first + 1)
     pages.wait_for(f"document.querySelector('.kept').textContent.includes('{count} episodes')")
     pages.key("3")
-    pages.wait_for(f"document.querySelector('.count').textContent === '{count} episodes'")
+    _counts(pages, f"{count} episodes")
     origins = set(
         pages.run("[...document.querySelectorAll('.row .origin')].map(e => e.textContent)")
     )
     assert origins <= {f"u{u}" for u in range(first, end + 1)}
     pages.key("x")
-    pages.wait_for(f"document.querySelector('.count').textContent === '{8 * last} episodes'")
+    _counts(pages, f"{8 * last} episodes")
     pages.back()
-    pages.wait_for(f"document.querySelector('.count').textContent === '{count} episodes'")
+    _counts(pages, f"{count} episodes")
     assert pages.problems() == []
 
 
@@ -157,28 +162,31 @@ def test_the_keyboard_and_the_address(small_run: Path, view: Any, pages: Any) ->
     pages.type("desk 2")
     pages.wait_for("location.hash.includes('q=desk+2')")
     pages.key("Enter")
-    wanted = sum(
-        "desk 2" in f"{t.response}\n{t.action}\n{t.next_observation}".lower()
+    found = [
+        (not e.success, t.refused)
         for path in (small_run / "rollouts").glob("*.jsonl")
         for e in read_jsonl(path)
         for t in e.transitions
-    )
-    pages.wait_for(f"document.querySelector('.count').textContent === '{wanted} turns'")
+        if "desk 2" in f"{t.response}\n{t.action}\n{t.next_observation}".lower()
+    ]
+    _counts(pages, f"{len(found)} turns")
     pages.click("[data-filter=outcome][data-value=failed]")
-    pages.wait_for("location.hash.includes('outcome=failed')")
+    _counts(pages, f"{sum(failed for failed, _ in found)} turns")
     pages.click("[data-filter=invalid]")
-    pages.wait_for("location.hash.includes('invalid=1')")
-    pages.wait_for("/^[1-9]\\d* turns?$/.test(document.querySelector('.count').textContent)")
+    count = f"{sum(failed and refused for failed, refused in found)} turns"
+    _counts(pages, count)
     pages.key("g")
     pages.wait_for("location.hash.includes('ep=')")
     pages.is_there(".turn-card[aria-current]")
     pages.is_there(".row[aria-selected=true]")
-    seen, row, hash_ = pages.text(".count"), _selected(pages), pages.address()
+    row, hash_ = _selected(pages), pages.address()
+    assert {"outcome=failed", "invalid=1"} <= set(hash_.partition("?")[2].split("&"))
     pages.open("about:blank")
     pages.open(f"{address}/{hash_}")  # the address holds everything
+    _counts(pages, count)
     pages.is_there(".turn-card[aria-current]")
     pages.is_there(".row[aria-selected=true]")
-    assert (pages.text(".count"), _selected(pages)) == (seen, row)
+    assert _selected(pages) == row
     pages.key("?")
     pages.wait_for("document.querySelector('dialog').open")
     pages.key("Escape")
@@ -240,7 +248,7 @@ def test_a_page_follows_the_run(small_run: Path, view: Any, pages: Any, tmp_path
     for name in ("tokens", "rollouts"):
         shutil.copy(small_run / name / "000013.jsonl", run / name / "new")
         os.replace(run / name / "new", run / name / "000013.jsonl")
-    pages.wait_for(f"document.querySelector('.count').textContent === '{before + 8} episodes'")
+    _counts(pages, f"{before + 8} episodes")
     pages.key("1")
     pages.wait_for("document.querySelector('.card')?.textContent.startsWith('Updates1 ')")
     (run / "metrics.jsonl").write_text("".join(lines[:9]))
