@@ -1,21 +1,20 @@
 """Our settings -> the options of ``openrlhf.cli.train_ppo_ray``: every setting mapped, or refused.
 
-``RULES`` has an entry for each setting of a run. It gives the options the setting becomes, or what
-else reads it, and which values this engine cannot do. Nothing here imports OpenRLHF.
+A setting is an option under another name (``NAMES``), decides others (``_derived``), has values that this
+engine cannot do (``REFUSED``), or is read by our own classes (``READ``). Nothing here imports OpenRLHF.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from functools import reduce
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from paw_train.algorithms.estimator import advantage_estimator
 from paw_train.settings import Settings
-from paw_train.settings.base import field_kinds, groups_of, is_group
 
 FLASH_ATTENTION = "flash_attention_2"
 """the attention where ``model.attention`` is null"""
@@ -23,49 +22,61 @@ FLASH_ATTENTION = "flash_attention_2"
 Options = dict[str, Any]
 """option name without dashes: its value; True: a switch that is on; None or False: left out"""
 
-
-@dataclass(frozen=True)
-class Rule:
-    """The mapping of one setting."""
-
-    note: str
-    """in words, for readers of the plan and the docs"""
-    options: Callable[[Any, Settings], Options] | None = None
-    """(value, all settings) -> options of OpenRLHF; ``None``: our own classes read the setting"""
-    refuse: Callable[[Any, Settings], str | None] | None = None
-    """(value, all settings) -> why this engine cannot do it, and what to do instead"""
-
-
-def _option(*names: str) -> Rule:
-    text = ", ".join(f"--{name}" for name in names)
-    return Rule(text, lambda value, _: dict.fromkeys(names, value))
-
-
-def _only(note: str, allowed: Callable[[Any], bool], instead: str) -> Rule:
-    return Rule(note, None, lambda value, _: None if allowed(value) else instead)
-
-
-_AGENT = Rule("the agent executor, in each vLLM engine")
-_MAKER = Rule("the experience maker: paw_train.algorithms.experience.prepare")
-_LOSS = Rule("the actor trainer: paw_train.losses.objective.combined_loss")
-_SHARDS = Rule("the experience maker: shards the update over the ranks")
-_EVAL = Rule("the evaluation panel, run by the agent executor")
-_UNUSED = Rule("belongs to an option that is not in use; ignored")
-_RATE = Rule("the actor trainer: sets the rate of each update")
+NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "seed": ("train.seed",),
+        "checkpoint_every": ("ckpt.save_steps",),
+        "model.path": ("actor.model_name_or_path",),
+        "model.lora.rank": ("ds.lora.rank",),
+        "model.gradient_checkpointing": ("actor.gradient_checkpointing_enable",),
+        "model.reference_offload": ("ref.offload",),
+        "rollout.groups": ("rollout.batch_size",),
+        "rollout.group_size": ("rollout.n_samples_per_prompt",),
+        "rollout.temperature": ("rollout.temperature",),
+        "rollout.top_p": ("rollout.top_p",),
+        "rollout.max_response_tokens": ("rollout.max_new_tokens",),
+        "rollout.max_context_tokens": ("data.max_len",),
+        "objective.kl_coef": ("algo.kl.init_coef",),
+        "optimizer.lr": ("actor.adam.lr",),
+        "optimizer.weight_decay": ("actor.adam.weight_decay",),  # but of biases and norms
+        "optimizer.max_grad_norm": ("actor.max_norm",),
+        "evaluation.temperature": ("eval.temperature",),
+        "openrlhf.nodes": ("actor.num_nodes", "ref.num_nodes"),
+        "openrlhf.gpus_per_node": ("actor.num_gpus_per_node", "ref.num_gpus_per_node"),
+        "openrlhf.tensor_parallel": ("vllm.tensor_parallel_size",),
+        "openrlhf.zero_stage": ("ds.zero_stage",),
+        "openrlhf.adam_offload": ("ds.adam_offload",),
+    }
+)
+"""settings (dotted) that are options, by the names that these have"""
 
 
-def _constant(settings: Settings) -> Options:
-    """Options that follow from how this engine works, whatever the settings."""
+def _derived(settings: Settings) -> Options:
+    """Options that follow from several settings, or from how this engine works."""
     o, folder = settings.openrlhf, Path(settings.out) / settings.name
-    return {
+    has_critic = advantage_estimator(settings.algorithm.name).needs_critic
+    found: Options = {
         # one sequence a rank and step, as OpenRLHF counts: our own rules split mini-batches
         "train.batch_size": o.ranks,
         "train.micro_batch_size": 1,
         "rollout.micro_batch_size": 1,
         "train.num_episodes": 1,
         "train.max_epochs": 1,
+        "train.colocate_all": o.colocate == "all",
+        "train.colocate_actor_ref": o.colocate == "actor_ref",
+        "ds.enable_sleep": o.colocate == "all",
+        "ds.param_dtype": "bf16",
+        "ds.attn_implementation": settings.model.attention or FLASH_ATTENTION,
+        "ds.lora.alpha": 2 * settings.model.lora.rank or None,
         # sums over micro-batches in float32, as in the local engine
         "ds.grad_accum_dtype": "fp32",
+        "vllm.enable_sleep": o.colocate == "all",
+        "vllm.num_engines": o.vllm_engines,
+        "vllm.gpu_memory_utilization": settings.vllm_share,
+        # its own estimators are not used; this one asks for a critic, the other for nothing
+        "algo.advantage.estimator": "gae" if has_critic else "reinforce",
+        # makes vLLM return log-probabilities of the tempered distribution; its loss is not used
+        "algo.advantage.is_correction_level": "token",
         "algo.kl.estimator": "k3",
         "algo.kl.use_loss": True,
         "actor.lr_scheduler": "constant",
@@ -82,20 +93,26 @@ def _constant(settings: Settings) -> Options:
         "logger.tensorboard_dir": (
             str(folder / "tensorboard") if "tensorboard" in settings.tracking else None
         ),
-        # makes vLLM return log-probabilities of the tempered distribution; its loss is not used
-        "algo.advantage.is_correction_level": "token",
     }
-
-
-def _layout(colocate: str, settings: Settings) -> Options:
-    o = settings.openrlhf
-    return {
-        "train.colocate_all": colocate == "all",
-        "train.colocate_actor_ref": colocate == "actor_ref",
-        "vllm.enable_sleep": colocate == "all",
-        "ds.enable_sleep": colocate == "all",
-        "vllm.num_engines": o.vllm_engines,
-    }
+    if settings.evaluation.every:
+        found |= {
+            "eval.dataset": str(folder / "panel.jsonl"),
+            "eval.steps": settings.evaluation.every,
+            "eval.n_samples_per_prompt": 1,
+        }
+    if has_critic:
+        found |= {
+            "critic.num_nodes": o.nodes,
+            "critic.num_gpus_per_node": o.gpus_per_node,
+            "critic.adam.lr": settings.algorithm.critic.lr,
+            "critic.adam.betas": (0.9, 0.999),
+            "critic.max_norm": settings.optimizer.max_grad_norm,
+            "critic.lr_scheduler": "constant",
+            "critic.lr_warmup_ratio": 0.0,
+            # the policy learns when the number of finished updates is above this
+            "critic.freezing_steps": -1,
+        }
+    return found
 
 
 def _replaceable(settings: Settings) -> Options:
@@ -107,255 +124,115 @@ def _replaceable(settings: Settings) -> Options:
     }
 
 
-def _validation(every: int, settings: Settings) -> Options:
-    if not every:
-        return {}
-    folder = Path(settings.out) / settings.name
-    return {
-        "eval.dataset": str(folder / "panel.jsonl"),
-        "eval.steps": every,
-        "eval.n_samples_per_prompt": 1,
-    }
+def _adapts_critic(settings: Settings) -> bool:
+    needs_critic = advantage_estimator(settings.algorithm.name).needs_critic
+    return needs_critic and bool(settings.model.lora.rank)
 
 
-def _estimator(name: str, settings: Settings) -> Options:
-    # its own estimators are not used; this one asks for a critic, the other for nothing
-    return {
-        "algo.advantage.estimator": "gae" if advantage_estimator(name).needs_critic else "reinforce"
-    }
-
-
-def _whole_critic(name: str, settings: Settings) -> str | None:
-    if not advantage_estimator(name).needs_critic or not settings.model.lora.rank:
-        return None
-    return (
-        f"{name} would give the critic an adapter, too, and freeze its value head: use model.lora.rank=0, or "
-        "engine=local."
-    )
-
-
-def _critic(value: Any, settings: Settings) -> Options:
-    if not advantage_estimator(settings.algorithm.name).needs_critic:
-        return {}
-    critic, o = settings.algorithm.critic, settings.openrlhf
-    return {
-        "critic.num_nodes": o.nodes,
-        "critic.num_gpus_per_node": o.gpus_per_node,
-        "critic.adam.lr": critic.lr,
-        "critic.adam.betas": (0.9, 0.999),
-        "critic.max_norm": settings.optimizer.max_grad_norm,
-        "critic.lr_scheduler": "constant",
-        "critic.lr_warmup_ratio": 0.0,
-        # the policy learns when the number of finished updates is above this
-        "critic.freezing_steps": -1,
-    }
-
-
-def _no_path(value: str | None, _: Settings) -> str | None:
-    if value is not None:
-        return None
-    return (
-        "needs a pretrained model. Train a model from scratch with engine=local; its "
-        "checkpoint folder can then be the path here."
-    )
-
-
-RULES: Mapping[str, Rule] = MappingProxyType(
+REFUSED: Mapping[str, tuple[Callable[[Settings], bool], str]] = MappingProxyType(
     {
-        "name": Rule("names the folder of the run"),
-        "note": Rule("of the report"),
-        "out": Rule("the folder of the run is in it"),
-        "seed": _option("train.seed"),
-        "threads": _only(
-            "not read",
-            lambda v: v is None,
+        "threads": (
+            lambda s: s.threads is not None,
             "is of one process. Set OMP_NUM_THREADS where the Ray cluster is started.",
         ),
-        "updates": Rule("rows of the data set: one for each group of each update"),
-        "checkpoint_every": _option("ckpt.save_steps"),
-        "record": Rule("of one-machine runs; not read"),
-        "tracking": Rule("trackers follow the run's files; tensorboard: --logger.tensorboard_dir"),
-        "engine": Rule("chooses this engine"),
-        "warm_starts": _only(
-            "not read",
-            lambda v: v is None,
+        "warm_starts": (
+            lambda s: s.warm_starts is not None,
             "is of the local engine. Give the folder of a warm start as model.path.",
         ),
-        "env": _AGENT,
-        "model.path": Rule(
-            "--actor.model_name_or_path",
-            lambda value, _: {"actor.model_name_or_path": value},
-            _no_path,
+        "model.path": (
+            lambda s: s.model.path is None,
+            "needs a pretrained model. Train a model from scratch with engine=local; its "
+            "checkpoint folder can then be the path here.",
         ),
-        "model.revision": _only(
-            "not read", lambda v: v is None, "is not known to OpenRLHF: give the folder of a copy."
+        "model.revision": (
+            lambda s: s.model.revision is not None,
+            "is not known to OpenRLHF: give the folder of a copy.",
         ),
-        "model.scratch": _UNUSED,
-        "model.device": _only(
-            "Ray decides", lambda v: v in ("auto", "cuda"), "is decided by Ray: use auto."
+        "model.device": (
+            lambda s: s.model.device not in ("auto", "cuda"),
+            "is decided by Ray: use auto.",
         ),
-        "model.dtype": Rule(
-            "--ds.param_dtype",
-            lambda value, _: {"ds.param_dtype": "bf16"},
-            lambda v, _: (
-                None
-                if v == "bfloat16"
-                else f"is {v!r}, but OpenRLHF's vLLM engines are bfloat16: use bfloat16."
-            ),
+        "model.dtype": (
+            lambda s: s.model.dtype != "bfloat16",
+            "is another than that of OpenRLHF's vLLM engines: use bfloat16.",
         ),
-        "model.attention": Rule(
-            "--ds.attn_implementation",
-            lambda value, _: {"ds.attn_implementation": value or FLASH_ATTENTION},
-        ),
-        "model.lora.base": _only(
-            "not read",
-            lambda v: v is None,
+        "model.lora.base": (
+            lambda s: s.model.lora.base is not None,
             "is of the local engine: give a whole model as model.path.",
         ),
-        "model.lora.rank": Rule(
-            "--ds.lora.rank; --ds.lora.alpha is twice as much",
-            lambda value, _: {"ds.lora.rank": value, "ds.lora.alpha": 2 * value or None},
-            lambda v, s: (
-                None
-                if v == 0 or s.openrlhf.zero_stage == 2
-                else "above 0 needs the weights whole, to send vLLM the adapter worked into them: use "
-                "openrlhf.zero_stage=2 (an adapter's optimiser is small)."
-            ),
+        "model.lora.rank": (
+            lambda s: s.model.lora.rank > 0 and s.openrlhf.zero_stage != 2,
+            "above 0 needs the weights whole, to send vLLM the adapter worked into them: use "
+            "openrlhf.zero_stage=2 (an adapter's optimiser is small).",
         ),
-        "model.gradient_checkpointing": _option("actor.gradient_checkpointing_enable"),
-        "model.reference_offload": _option("ref.offload"),
-        "cloning.episodes": _only(
-            "not read",
-            lambda v: v == 0,
+        "cloning.episodes": (
+            lambda s: s.cloning.episodes > 0,
             "above 0 is of the local engine. Make the warm start there (updates=0) and give its "
             "folder as model.path.",
         ),
-        "cloning": _UNUSED,
-        "rollout.groups": _option("rollout.batch_size"),
-        "rollout.group_size": _option("rollout.n_samples_per_prompt"),
-        "rollout.temperature": _option("rollout.temperature"),
-        "rollout.top_p": _option("rollout.top_p"),
-        "rollout.top_k": _AGENT,
-        "rollout.max_response_tokens": _option("rollout.max_new_tokens"),
-        "rollout.max_context_tokens": _option("data.max_len"),
-        "rollout.stop_at_tags": _AGENT,
-        "rollout.episode_seconds": _AGENT,
-        "rollout.engine": Rule("vLLM samples here, whatever its value"),
-        "rollout.vllm.gpu_memory": Rule(
-            "--vllm.gpu_memory_utilization; null: 0.5",
-            lambda _, settings: {"vllm.gpu_memory_utilization": settings.vllm_share},
-        ),
-        "rollout.vllm.extra": _only(
-            "not read",
-            lambda v: not v,
+        "rollout.vllm.extra": (
+            lambda s: bool(s.rollout.vllm.extra),
             "is of the local engine; vLLM's options are openrlhf.extra here.",
         ),
-        "rollout.branching.branches": _only(
-            "not read",
-            lambda v: v == 1,
+        "rollout.branching.branches": (
+            lambda s: s.rollout.branching.branches > 1,
             "above 1 is not done here yet: OpenRLHF samples each episode on its own, and its workers keep no "
             "states to go back to. Use 1, or engine=local.",
         ),
-        "rollout.branching": _UNUSED,
-        "algorithm.name": Rule(_MAKER.note, _estimator, _whole_critic),
-        "algorithm.normalize": _MAKER,
-        "algorithm.weighting": _MAKER,
-        "algorithm.similarity": _MAKER,
-        "algorithm.statistics": _MAKER,
-        "algorithm.penalty": _MAKER,
-        "algorithm.gamma": _MAKER,
-        "algorithm.lam": _MAKER,
-        "algorithm.level": _MAKER,
-        "algorithm.group_baseline": _MAKER,
-        "algorithm.dynamic_sampling": Rule("the sampling of an update's episodes"),
-        "algorithm.critic": Rule("--critic.*", _critic),
-        "objective.kl_coef": _option("algo.kl.init_coef"),
-        "objective.kl_in": _MAKER,
-        "objective": _LOSS,
-        "world_model.entropy": _only(
-            _MAKER.note,
-            lambda v: v == "sampled",
+        "algorithm.name": (
+            _adapts_critic,
+            "has a critic, which would get an adapter and a frozen value head: use model.lora.rank=0, or "
+            "engine=local.",
+        ),
+        "world_model.entropy": (
+            lambda s: s.world_model.entropy != "sampled",
             "is not done here yet for the full vocabulary: use sampled, the paper's.",
         ),
-        "world_model.placebo": _only(
-            "not read", lambda v: not v, "is done by the local engine alone: use engine=local."
+        "world_model.placebo": (
+            lambda s: s.world_model.placebo,
+            "is done by the local engine alone: use engine=local.",
         ),
-        "world_model": _LOSS,
-        "world_model_learning.method": _only(
-            "not read",
-            lambda v: v == "off",
-            "is of the local engine. Run the stages there and give the folder of their model as "
-            "model.path.",
-        ),
-        "world_model_learning": _UNUSED,
-        "optimizer.lr": _option("actor.adam.lr"),
-        "optimizer.matrix_lr": _only(
-            "not read",
-            lambda v: v is None,
+        "optimizer.matrix_lr": (
+            lambda s: s.optimizer.matrix_lr is not None,
             "is not done here: Muon needs whole matrices, and ZeRO shards them. Use null (AdamW).",
         ),
-        "optimizer.schedule": _RATE,
-        "optimizer.warmup_updates": _RATE,
-        "optimizer.weight_decay": Rule(
-            "--actor.adam.weight_decay; OpenRLHF leaves biases and norms out",
-            lambda value, _: {"actor.adam.weight_decay": value},
-        ),
-        "optimizer.max_grad_norm": _option("actor.max_norm"),
-        "optimizer.minibatches": _SHARDS,
-        "optimizer.minibatch_size": _SHARDS,
-        "optimizer.micro_batch_tokens": _SHARDS,
-        "optimizer.measure_gradients": _only(
-            "not read",
-            lambda v: not v,
+        "optimizer.measure_gradients": (
+            lambda s: s.optimizer.measure_gradients,
             "true is not done here: gradients are sharded over the GPUs. Use false.",
         ),
-        "evaluation.every": Rule("--eval.steps and --eval.dataset", _validation),
-        "evaluation.temperature": _option("eval.temperature"),
-        "evaluation.selection_split": _EVAL,
-        "evaluation.selection_tasks": _EVAL,
-        "evaluation.seed": _EVAL,
-        "evaluation.split": Rule("paw eval, after the run"),
-        "evaluation.tasks": Rule("paw eval, after the run"),
-        "evaluation.plays": Rule("paw eval, after the run"),
-        "evaluation.batch": Rule("vLLM decides; not read"),
-        "openrlhf.nodes": _option("actor.num_nodes", "ref.num_nodes"),
-        "openrlhf.gpus_per_node": _option("actor.num_gpus_per_node", "ref.num_gpus_per_node"),
-        "openrlhf.colocate": Rule(
-            "--train.colocate_all, --train.colocate_actor_ref and both sleep modes", _layout
+        "openrlhf.checksum_every": (
+            lambda s: bool(s.openrlhf.checksum_every) and s.openrlhf.tensor_parallel > 1,
+            "above 0 compares whole models, and openrlhf.tensor_parallel above 1 has parts of "
+            "them: use null or 0 there.",
         ),
-        "openrlhf.engines": Rule("--vllm.num_engines, by openrlhf.colocate"),
-        "openrlhf.tensor_parallel": _option("vllm.tensor_parallel_size"),
-        "openrlhf.environment_workers": Rule("the processes that run episodes"),
-        "openrlhf.zero_stage": _option("ds.zero_stage"),
-        "openrlhf.adam_offload": _option("ds.adam_offload"),
-        "openrlhf.checksum_every": Rule(
-            "the trainer, after weights were sent to vLLM",
-            None,
-            lambda v, s: (
-                None
-                if not v or s.openrlhf.tensor_parallel == 1
-                else "above 0 compares whole models, and openrlhf.tensor_parallel above 1 has parts of "
-                "them: use null or 0 there."
-            ),
+        "openrlhf.max_staleness": (
+            lambda s: s.openrlhf.max_staleness > 0 and s.openrlhf.colocate == "all",
+            "above 0 samples while the policy is trained, and openrlhf.colocate=all has both on the "
+            "same GPUs: use openrlhf.colocate=actor_ref.",
         ),
-        "openrlhf.old_logprobs": _MAKER,
-        "openrlhf.max_staleness": Rule(
-            "the samples generator: rollouts in a thread beside training",
-            None,
-            lambda v, s: (
-                None
-                if not v or s.openrlhf.colocate != "all"
-                else "above 0 samples while the policy is trained, and openrlhf.colocate=all has both on the "
-                "same GPUs: use openrlhf.colocate=actor_ref."
-            ),
-        ),
-        "openrlhf.restarts": Rule("what starts the run"),
-        "openrlhf.gpu": Rule("the plan"),
-        "openrlhf.extra": Rule("as given"),
     }
 )
-"""dotted name of a setting, or of a group of them: its rule; the longest name that fits counts"""
-
+"""settings (dotted) some of whose values this engine cannot do: whether it is so, and what to do instead"""
+READ = (
+    *("name", "note", "out", "updates", "tracking", "engine", "env", "record"),
+    *("model.attention", "model.scratch", "cloning", "algorithm", "objective", "world_model"),
+    *(
+        "rollout.top_k",
+        "rollout.stop_at_tags",
+        "rollout.episode_seconds",
+        "rollout.vllm.gpu_memory",
+    ),
+    *("rollout.engine", "rollout.branching"),  # vLLM samples, whatever the one says
+    "world_model_learning",  # Settings refuses it here
+    *("optimizer.schedule", "optimizer.warmup_updates"),
+    *("optimizer.minibatches", "optimizer.minibatch_size", "optimizer.micro_batch_tokens"),
+    *("evaluation.every", "evaluation.selection_split", "evaluation.selection_tasks"),
+    *("evaluation.seed", "evaluation.batch"),
+    *("evaluation.split", "evaluation.tasks", "evaluation.plays"),  # by paw eval, after the run
+    *("openrlhf.colocate", "openrlhf.engines", "openrlhf.environment_workers"),
+    *("openrlhf.old_logprobs", "openrlhf.restarts", "openrlhf.gpu", "openrlhf.extra"),
+)
+"""settings and groups (dotted) that ``_derived`` or our own classes read, or that have no use here"""
 
 NOT_DONE = (
     "algo.dynamic_filtering_enable",
@@ -368,31 +245,11 @@ NOT_DONE = (
 """options of OpenRLHF that change what our classes rely on"""
 
 
-def setting_names() -> Iterator[str]:
-    """The dotted names of all settings, in order."""
-    for group, cls in groups_of(Settings):
-        kinds = field_kinds(cls)
-        yield from (f"{group}.{n}".lstrip(".") for n in kinds if not is_group(kinds[n]))
-
-
-def rule_of(name: str) -> Rule:
-    """The rule of a setting: its own, or that of a group it is in."""
-    at = name
-    while at not in RULES:
-        at, dot, _ = at.rpartition(".")
-        if not dot:
-            raise KeyError(f"The setting {name!r} has no rule for engine: openrlhf.")
-    return RULES[at]
-
-
 def require_possible(settings: Settings) -> None:
     """Raises a ``ValueError`` that names every setting that this engine cannot do."""
-    problems = []
-    for name in setting_names():
-        refuse = rule_of(name).refuse
-        why = refuse(_value(settings, name), settings) if refuse else None
-        if why is not None:
-            problems.append(f"{name} {why}")
+    problems = [
+        f"{name} {instead}" for name, (fails, instead) in REFUSED.items() if fails(settings)
+    ]
     episodes = settings.rollout.groups * settings.rollout.group_size
     if episodes < settings.openrlhf.ranks:
         problems.append(
@@ -400,18 +257,15 @@ def require_possible(settings: Settings) -> None:
             f"{settings.openrlhf.ranks} ranks needs an episode: use fewer GPUs."
         )
     if problems:
-        unique = list(dict.fromkeys(problems))
-        raise ValueError("engine: openrlhf cannot run these settings:\n- " + "\n- ".join(unique))
+        raise ValueError("engine: openrlhf cannot run these settings:\n- " + "\n- ".join(problems))
 
 
 def options(settings: Settings) -> Options:
     """The options of ``openrlhf.cli.train_ppo_ray`` that the settings stand for."""
     require_possible(settings)
-    result = _constant(settings)
-    for name in setting_names():
-        make = rule_of(name).options
-        if make is not None:
-            result |= make(_value(settings, name), settings)
+    result = _derived(settings)
+    for name, named in NAMES.items():
+        result |= dict.fromkeys(named, reduce(getattr, name.split("."), settings))
     for name, value in settings.openrlhf.extra.items():
         if name in NOT_DONE:
             instead = " Use openrlhf.max_staleness." if name == "train.async_enable" else ""
@@ -448,9 +302,3 @@ def command_line(settings: Settings) -> str:
         else:
             lines[-1] += f" {shlex.quote(word)}"
     return " \\\n    ".join(lines)
-
-
-def _value(settings: Any, name: str) -> Any:
-    for part in name.split("."):
-        settings = getattr(settings, part)
-    return settings
