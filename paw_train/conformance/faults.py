@@ -43,8 +43,6 @@ class Fault:
     """A change of what a trainer would compute."""
 
     name: str
-    what: str
-    """a sentence for the table"""
     objective: str
     """the objective of ``recording.OBJECTIVES`` under which it is looked for"""
     borders: Borders | None
@@ -310,175 +308,117 @@ def _without_loss_clip(objective: Objective) -> Objective:
     return replace(objective, world_model=replace(objective.world_model, rho=1.0))
 
 
-_Planted = dict[str, tuple[str, Borders | None] | tuple[str, Borders, str]]
-"""by name: a sentence, what is changed, and the report (``Fault``)"""
-_POLICY: _Planted = {
-    "observation_in_policy_loss": (
-        "Tokens of the next observation are in the policy loss",
-        _map_rows(_observations_as_actions),
-    ),
-    "action_mask_early": (
-        "The mask of actions is one token too far to the left",
-        _shifted("action", -1),
-    ),
-    "action_mask_late": (
-        "The mask of actions is one token too far to the right",
-        _shifted("action", 1),
-    ),
-    "mask_by_measured_prefix": (
-        "From the second turn on, masks are placed by the length of a prefix measured elsewhere",
-        _shifted("action", 2, first=False),
-        "slime#1476",
-    ),
-    "end_token_untrained": (
-        "The last token of each response (its end token, if it has one) is not trained",
-        _map_rows(_without_end_tokens),
-    ),
-    "retokenised_turns": (
-        "Responses are tokenised again from their text",
-        _rewritten("action", _encoded),
-    ),
-    "results_as_messages": (
-        "Consecutive results are rendered one by one, with a turn boundary that the template does not write",
-        _rewritten("env_output", _with_turn_boundary),
-        "slime#2263",
-    ),
-    "prefix_counted_twice": (
-        "A dialogue becomes one row a turn, and earlier turns are trained again in each",
-        Borders(rows=lambda recording, rows: _row_each_turn(rows, earlier=True)),
-    ),
-    "mean_over_turn_rows": (
-        "A dialogue becomes one row a turn, and the mean is over rows: long episodes count more",
-        Borders(
+_PLANTED: Mapping[str, Mapping[str, Borders | None]] = {
+    "policy": {
+        # Tokens of the next observation are in the policy loss.
+        "observation_in_policy_loss": _map_rows(_observations_as_actions),
+        # The mask of actions is one token too far to the left.
+        "action_mask_early": _shifted("action", -1),
+        # The mask of actions is one token too far to the right.
+        "action_mask_late": _shifted("action", 1),
+        # From the second turn on, masks are placed by the length of a prefix measured elsewhere.
+        "mask_by_measured_prefix": _shifted("action", 2, first=False),
+        # The last token of each response (its end token, if it has one) is not trained.
+        "end_token_untrained": _map_rows(_without_end_tokens),
+        # Responses are tokenised again from their text.
+        "retokenised_turns": _rewritten("action", _encoded),
+        # Consecutive results are rendered one by one, with a turn boundary that the template does not
+        # write.
+        "results_as_messages": _rewritten("env_output", _with_turn_boundary),
+        # A dialogue becomes one row a turn, and earlier turns are trained again in each.
+        "prefix_counted_twice": Borders(
+            rows=lambda recording, rows: _row_each_turn(rows, earlier=True)
+        ),
+        # A dialogue becomes one row a turn, and the mean is over rows: long episodes count more.
+        "mean_over_turn_rows": Borders(
             rows=lambda recording, rows: _row_each_turn(rows, earlier=False),
             objective=lambda o: replace(o, aggregation="sequence-mean"),
         ),
-        "SkyRL#1277",
-    ),
-    "neighbours_visible": (
-        "Two episodes are packed into one row, and the second sees the first",
-        Borders(rows=_two_in_a_row),
-    ),
-    "positions_restarted": (
-        "Position ids start at 0 again in each turn",
-        _hooked(_restart_positions),
-    ),
-    "attention_over_padding": (
-        "Padding on the left is not masked in the attention",
-        _hooked(lambda module, args, kwargs, first: (args, {**kwargs, "attention_mask": None})),
-    ),
-    "stale_old_logprobs": (
-        "Old log-probabilities are of earlier weights than those that sampled",
-        Borders(recording=_stale_logprobs),
-    ),
-    "stale_policy": (
-        "The loss is computed with the weights that sampled, not with the present ones",
-        _other_weights(policy="sampler"),
-    ),
-    "stale_without_clip": (
-        "Responses of earlier weights are trained with a ratio that no clip holds (0.001 to 2)",
-        Borders(objective=lambda o: replace(o, clip=0.999)),
-        "tinker-cookbook#822",
-    ),
-    "temperature_missing": (
-        "Log-probabilities are taken at temperature 1, responses were sampled at 0.8",
-        Borders(objective=lambda o: replace(o, temperature=1.0)),
-    ),
-    "truncated_as_success": (
-        "An episode that its step budget ended is credited as a success",
-        _turns(_truncated_as_success),
-    ),
-    "penalty_lost": (
-        "The penalty of invalid responses is not part of the return",
-        _turns(lambda turn: replace(turn, reward=turn.reward - turn.penalty)),
-    ),
-    "population_deviation": (
-        "Advantages are divided by the population's standard deviation (n), not the sample's (n - 1)",
-        Borders(advantages=_population_deviation),
-    ),
-    "statistics_across_groups": (
-        "Mean and deviation are taken over all groups together",
-        _advantages_of(lambda recording: recording.episodes, "reinforce_pp"),
-    ),
-    "statistics_per_turn": (
-        "Mean and deviation are taken over turns, so that long episodes count more",
-        _advantages_of(_by_turn(lambda e, turn: e.total_reward)),
-    ),
-    "group_starts_differ": (
-        "A group has a member that started in another state, and compares it all the same",
-        _advantages_of(_other_starts),
-        "trl#6349",
-    ),
-    "advantage_on_last_turn": (
-        "Only the last turn of an episode has its advantage",
-        Borders(advantages=_last_turn_only),
-    ),
-    "advantage_sign": (
-        "The advantage has the wrong sign",
-        Borders(advantages=lambda recording, values: -values),
-    ),
-    "clip_on_wrong_side": ("The surrogate takes the larger of both terms", None),
-    "kl_to_sampler": (
-        "KL is measured to the policy that sampled, not to the reference",
-        _other_weights(reference="sampler"),
-    ),
-    "k1_for_k3": ("KL is estimated by the log-ratio (k1) in place of k3", None),
-    "padding_in_mean": (
-        "The mean over tokens counts padding",
-        Borders(compute=_padding_counted),
-    ),
-    "micro_batches_averaged": (
-        "Each micro-batch is divided by its own tokens, and the results are averaged",
-        Borders(compute=_averaged_micro_batches),
-    ),
+        # Two episodes are packed into one row, and the second sees the first.
+        "neighbours_visible": Borders(rows=_two_in_a_row),
+        # Position ids start at 0 again in each turn.
+        "positions_restarted": _hooked(_restart_positions),
+        # Padding on the left is not masked in the attention.
+        "attention_over_padding": _hooked(
+            lambda module, args, kwargs, first: (args, {**kwargs, "attention_mask": None})
+        ),
+        # Old log-probabilities are of earlier weights than those that sampled.
+        "stale_old_logprobs": Borders(recording=_stale_logprobs),
+        # The loss is computed with the weights that sampled, not with the present ones.
+        "stale_policy": _other_weights(policy="sampler"),
+        # Responses of earlier weights are trained with a ratio that no clip holds (0.001 to 2).
+        "stale_without_clip": Borders(objective=lambda o: replace(o, clip=0.999)),
+        # Log-probabilities are taken at temperature 1, responses were sampled at 0.8.
+        "temperature_missing": Borders(objective=lambda o: replace(o, temperature=1.0)),
+        # An episode that its step budget ended is credited as a success.
+        "truncated_as_success": _turns(_truncated_as_success),
+        # The penalty of invalid responses is not part of the return.
+        "penalty_lost": _turns(lambda turn: replace(turn, reward=turn.reward - turn.penalty)),
+        # Advantages are divided by the population's standard deviation (n), not the sample's (n - 1).
+        "population_deviation": Borders(advantages=_population_deviation),
+        # Mean and deviation are taken over all groups together.
+        "statistics_across_groups": _advantages_of(
+            lambda recording: recording.episodes, "reinforce_pp"
+        ),
+        # Mean and deviation are taken over turns, so that long episodes count more.
+        "statistics_per_turn": _advantages_of(_by_turn(lambda e, turn: e.total_reward)),
+        # A group has a member that started in another state, and compares it all the same.
+        "group_starts_differ": _advantages_of(_other_starts),
+        # Only the last turn of an episode has its advantage.
+        "advantage_on_last_turn": Borders(advantages=_last_turn_only),
+        # The advantage has the wrong sign.
+        "advantage_sign": Borders(advantages=lambda recording, values: -values),
+        # The surrogate takes the larger of both terms.
+        "clip_on_wrong_side": None,
+        # KL is measured to the policy that sampled, not to the reference.
+        "kl_to_sampler": _other_weights(reference="sampler"),
+        # KL is estimated by the log-ratio (k1) in place of k3.
+        "k1_for_k3": None,
+        # The mean over tokens counts padding.
+        "padding_in_mean": Borders(compute=_padding_counted),
+        # Each micro-batch is divided by its own tokens, and the results are averaged.
+        "micro_batches_averaged": Borders(compute=_averaged_micro_batches),
+    },
+    "reinforce_pp": {
+        # The return of a turn ends at the next observation, so only the last turn is paid for success.
+        "return_reset_at_observation": _advantages_of(
+            _by_turn(lambda e, turn: turn.reward), "reinforce_pp"
+        ),
+    },
+    "ppo": {
+        # Advantage estimation goes on from an episode's last turn into the next episode.
+        "gae_past_the_end": _advantages_of(
+            lambda r: [replace(r.episodes[0], turns=r.turns)], "ppo"
+        ),
+    },
+    "world_model": {
+        # The observation after the last action is not part of the row.
+        "last_observation_lost": _map_rows(_without_last_observation),
+        # The mask of observations is one token too far to the right.
+        "world_model_mask_late": _shifted("env_output", 1),
+        # The world-model loss reads the prompt's text around the observation, too.
+        "world_model_on_prompts": _map_rows(_template_as_observation),
+        # The world-model loss keeps the tokens that are predicted well (no clip at rho).
+        "world_model_unclipped": Borders(objective=_without_loss_clip),
+        # Transitions are weighed by the lambda of the next group.
+        "lambda_of_other_group": Borders(weights=_next_groups_lambda),
+        # Weights are not divided by the number of supervised transitions of the group.
+        "weights_unscaled": Borders(weights=_unscaled),
+    },
 }
-_REINFORCE_PP: _Planted = {
-    "return_reset_at_observation": (
-        "The return of a turn ends at the next observation, so only the last turn is paid for success",
-        _advantages_of(_by_turn(lambda e, turn: turn.reward), "reinforce_pp"),
-        "verl#6376",
-    ),
+"""by the objective under which it is looked for, then by name: what is changed"""
+_REPORTED = {
+    "mask_by_measured_prefix": "slime#1476",
+    "results_as_messages": "slime#2263",
+    "mean_over_turn_rows": "SkyRL#1277",
+    "stale_without_clip": "tinker-cookbook#822",
+    "group_starts_differ": "trl#6349",
+    "return_reset_at_observation": "verl#6376",
 }
-_PPO: _Planted = {
-    "gae_past_the_end": (
-        "Advantage estimation goes on from an episode's last turn into the next episode",
-        _advantages_of(lambda r: [replace(r.episodes[0], turns=r.turns)], "ppo"),
-    ),
-}
-_WORLD_MODEL: _Planted = {
-    "last_observation_lost": (
-        "The observation after the last action is not part of the row",
-        _map_rows(_without_last_observation),
-    ),
-    "world_model_mask_late": (
-        "The mask of observations is one token too far to the right",
-        _shifted("env_output", 1),
-    ),
-    "world_model_on_prompts": (
-        "The world-model loss reads the prompt's text around the observation, too",
-        _map_rows(_template_as_observation),
-    ),
-    "world_model_unclipped": (
-        "The world-model loss keeps the tokens that are predicted well (no clip at rho)",
-        Borders(objective=_without_loss_clip),
-    ),
-    "lambda_of_other_group": (
-        "Transitions are weighed by the lambda of the next group",
-        Borders(weights=_next_groups_lambda),
-    ),
-    "weights_unscaled": (
-        "Weights are not divided by the number of supervised transitions of the group",
-        Borders(weights=_unscaled),
-    ),
-}
+"""by name: ``project#number`` of an issue or a pull request that reported it of another trainer"""
 FAULTS: dict[str, Fault] = {
-    name: Fault(name, sentence, objective, borders, *reported)
-    for objective, faults in (
-        ("policy", _POLICY),
-        ("reinforce_pp", _REINFORCE_PP),
-        ("ppo", _PPO),
-        ("world_model", _WORLD_MODEL),
-    )
-    for name, (sentence, borders, *reported) in faults.items()
+    name: Fault(name, objective, borders, _REPORTED.get(name, ""))
+    for objective, faults in _PLANTED.items()
+    for name, borders in faults.items()
 }
 """the faults by name, in the order of the data"""
