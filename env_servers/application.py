@@ -49,11 +49,10 @@ _STRUCTURE = re.compile(rb'"(?:[^"\\]++|\\.)*+"|([{}:])', re.DOTALL)
 """strings, and the signs outside of them that make objects"""
 
 
-def _whole(value: Any) -> Any:
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-Whole = Annotated[int, BeforeValidator(_whole)]
+Whole = Annotated[
+    int,
+    BeforeValidator(lambda v: int(v) if isinstance(v, float) and v.is_integer() else v),
+]
 """an integer of a strict model, also if a client writes 3.0, as JSON lets it"""
 Item = TypeVar("Item")
 Many = Annotated[list[Item], Field(fail_fast=True)]

@@ -20,7 +20,7 @@ import gymnasium as gym
 
 from paw_gym.internals import copying, validation
 from paw_gym.internals.canonical import canonical
-from paw_gym.internals.naming import UnknownTaskError, did_you_mean, nearest
+from paw_gym.internals.naming import UnknownTaskError, did_you_mean, require_choice
 from paw_gym.internals.validation import INFO_KEYS, EnvDefinitionError
 from paw_gym.spaces import UnicodeText
 from paw_gym.task import Outcome, Task
@@ -357,13 +357,8 @@ class TextEnv(gym.Env[str, str], metaclass=_Construction):
     def _choose(self, options: dict[str, Any]) -> Task:
         # sampled whether it is needed or not: the generator's state must not depend on the options
         sampled = int(self.np_random.integers(len(self.tasks)))
-        unknown = set(options) - {"task_id", "task_index"}
-        if unknown:
-            name = sorted(unknown)[0]
-            raise ValueError(
-                f"Unknown reset option {name!r}; valid: 'task_id' or 'task_index'. "
-                f"Did you mean {nearest(name, ['task_id', 'task_index'], 1)[0]!r}?"
-            )
+        for name in options:
+            require_choice("reset option", name, ("task_id", "task_index"))
         if options.get("task_id") is not None and options.get("task_index") is not None:
             raise ValueError(
                 "Give either 'task_id' or 'task_index' in the reset options, not both."

@@ -14,7 +14,7 @@ from gymnasium.envs.registration import ENV_ID_RE
 from paw_gym.core import Outcome, Task, TaskSet, TextEnv
 from paw_gym.internals import validation
 from paw_gym.internals.constructors import parameters_in, takes_any
-from paw_gym.internals.naming import did_you_mean, nearest
+from paw_gym.internals.naming import did_you_mean
 from paw_gym.internals.validation import EnvDefinitionError, check_max_steps, found
 
 Play = Callable[[Task, np.random.Generator], Generator[Outcome, str, None]]
@@ -97,7 +97,7 @@ class GeneratorEnv(TextEnv):
                 "solve(task, rng) that returns the actions of a solution."
             )
         answer = self._solve(self.task, np.random.default_rng(self.state["seed"]))
-        self._named(_require_actions, answer, f"solve for task {self.task.id!r}")
+        self._named(validation.check_actions, answer, f"solve for task {self.task.id!r}")
         plan, done = list(answer), self.state["actions"]
         if plan[: len(done)] == done:
             return plan[len(done) :]
@@ -116,10 +116,6 @@ class GeneratorEnv(TextEnv):
             except StopIteration:
                 return False
         return outcome is not None and bool(outcome.terminated and outcome.success)
-
-
-def _require_actions(answer: Any, what: str) -> None:
-    validation.checked_actions(answer, what)
 
 
 def _matched(plan: list[str], done: list[str]) -> int:
@@ -376,9 +372,9 @@ def _factory(
 def _check_names(
     given: Iterable[str], accepted: Iterable[str], whose: str, more: Iterable[str]
 ) -> None:
-    known = [*accepted, *more]
+    known = list(dict.fromkeys([*accepted, *more]))
     for name in given:
         if name not in known:
             raise EnvDefinitionError(
-                f"{whose} has no option {name!r}; expected {nearest(name, known, 1)[0]!r}?", name
+                f"{whose} has no option {name!r}. {did_you_mean(name, known)}", name
             )

@@ -146,7 +146,8 @@ class EnvPool:
         self.active, self.episodes = [], []
         self._spent.clear()
         places = [(index, *divmod(index, size)) for index in range(len(task_ids) * size)]
-        seeds = [self._seed_of(task_ids[group]) for _, group, _ in places]
+        planned = (self._seeds.get(task_ids[group]) for _, group, _ in places)
+        seeds = [int(self._rng.integers(2**31)) if seed is None else seed for seed in planned]
         self._fetch_ahead(
             (self._envs[index], "reset", (seed, {"task_id": task_ids[group]}))
             for (index, group, _), seed in zip(places, seeds, strict=True)
@@ -157,10 +158,6 @@ class EnvPool:
                 member += size * list(task_ids[:group]).count(task_id)
             self._start(index, group, member, task_id, seed)
         return self.active
-
-    def _seed_of(self, task_id: str) -> int:
-        planned = self._seeds.get(task_id)
-        return int(self._rng.integers(2**31)) if planned is None else planned
 
     @staticmethod
     def _fetch_ahead(calls: Iterable[tuple[AgentInterface, str, tuple[Any, ...]]]) -> None:

@@ -14,7 +14,7 @@ import struct
 import weakref
 from collections.abc import Sequence
 from multiprocessing.shared_memory import SharedMemory
-from typing import Any, overload
+from typing import Any
 
 from gymnasium.spaces import Text
 from gymnasium.vector.utils import (
@@ -112,11 +112,7 @@ class TextsView(Sequence[str]):
     def __len__(self) -> int:
         return self._count
 
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[str]: ...
-    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+    def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
             return tuple(self._memory.read(i) for i in range(self._count)[index])
         return self._memory.read(range(self._count)[index])

@@ -180,16 +180,10 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
             problem = "the environment did not accept the action"
         blamed = parsed.problem if self.invalid_when == "malformed" else problem
         reward = self.reward_of(float(env_reward), bool(info["success"]), blamed is None)
-        transition = Transition(
-            env_id=self.env_id,
-            task_id=info["task_id"],
-            episode_id=self._episode_id,
-            step=len(self._history),
-            prompt=self._prompt,
-            observation=self._observation,
-            response=action,
-            action=parsed.action,
-            reward=reward,
+        transition = self._transition(
+            action,
+            parsed.action,
+            reward,
             next_observation=observation,
             terminated=terminated,
             truncated=truncated,
@@ -203,7 +197,6 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
                 "malformed": parsed.problem is not None,
                 **{key: info[key] for key in self.text_env.recorded_info if key in info},
             },
-            parent=self._parent,
         )
         info = {**info, "action_is_valid": blamed is None}
         self._advance(parsed.action, action, observation, info)
@@ -217,7 +210,18 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
 
     def unanswered(self, response: str) -> Transition:
         """The transition of a response that the environment never answered: the episode's last."""
-        action = self.template.read_response(response).action
+        return self._transition(
+            response,
+            self.template.read_response(response).action,
+            self.reward_of(0.0, False, True),
+            next_observation="",
+            terminated=False,
+            truncated=True,
+            action_is_valid=True,
+            info={"env_reward": 0.0, "penalty": 0.0, "success": False, "score": 0.0},
+        )
+
+    def _transition(self, response: str, action: str, reward: float, **outcome: Any) -> Transition:
         return Transition(
             env_id=self.env_id,
             task_id=self._info["task_id"],
@@ -227,13 +231,9 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
             observation=self._observation,
             response=response,
             action=action,
-            reward=self.reward_of(0.0, False, True),
-            next_observation="",
-            terminated=False,
-            truncated=True,
-            action_is_valid=True,
-            info={"env_reward": 0.0, "penalty": 0.0, "success": False, "score": 0.0},
+            reward=reward,
             parent=self._parent,
+            **outcome,
         )
 
     def reward_of(self, env_reward: float, success: bool, valid: bool) -> float:

@@ -144,16 +144,13 @@ def add_routes(app: FastAPI, gateway: Gateway) -> None:
 
 def _joined(results: list[Result]) -> bytes:
     # the answers are JSON already: they go through as the workers wrote them
-    parts = (
-        b'{"status": %d, "answer": %s}' % (status, body if status < 400 else _located(body, number))
-        for number, (status, body) in enumerate(results)
-    )
+    parts = []
+    for number, (status, body) in enumerate(results):
+        if status >= 400:
+            content = {**json.loads(body), "instance": f"{CALLS_PATH}#/calls/{number}"}
+            body = json.dumps(content).encode()
+        parts.append(b'{"status": %d, "answer": %s}' % (status, body))
     return b'{"results": [%s]}' % b", ".join(parts)
-
-
-def _located(body: bytes, number: int) -> bytes:
-    content = {**json.loads(body), "instance": f"{CALLS_PATH}#/calls/{number}"}
-    return json.dumps(content).encode()
 
 
 class _Collector(Collector):

@@ -30,6 +30,13 @@ from paw_gym.remote.protocol import generator_text, set_generator
 OK, LOST, REFUSED = 200, 410, 422
 _ARGUMENT_ERRORS = (KeyError, IndexError, ValueError, TypeError)
 """what a wrong argument raises; the environment goes on"""
+_HARMLESS: dict[str, tuple[type[Exception], ...]] = {
+    "reset": _ARGUMENT_ERRORS,
+    "step": (),
+    "replay": (*_ARGUMENT_ERRORS, RuntimeError),
+    "ask": (Exception,),  # a question changes nothing, whatever came of it
+}
+"""by call of a session, what the environment may raise and go on"""
 _PROBES = 16
 """environments kept to answer questions about tasks"""
 _EXPERTS = 8
@@ -254,30 +261,16 @@ class Host:
         self.drop(call["session"])
         return {}
 
-    def _reset(self, call: dict[str, Any]) -> dict[str, Any]:
+    def _play(self, call: dict[str, Any]) -> dict[str, Any]:
         hosted = self._hosted[call["session"]]
         try:
-            return hosted.with_generator(hosted.reset, call)
-        except _ARGUMENT_ERRORS as error:
+            if call["op"] == "replay":
+                return hosted.replay(call)
+            return hosted.with_generator(getattr(hosted, call["op"]), call)
+        except _HARMLESS[call["op"]] as error:
             raise RefusedError(error) from error
 
-    def _step(self, call: dict[str, Any]) -> dict[str, Any]:
-        hosted = self._hosted[call["session"]]
-        return hosted.with_generator(hosted.step, call)
-
-    def _replay(self, call: dict[str, Any]) -> dict[str, Any]:
-        hosted = self._hosted[call["session"]]
-        try:
-            return hosted.replay(call)
-        except (*_ARGUMENT_ERRORS, RuntimeError) as error:
-            raise RefusedError(error) from error
-
-    def _ask(self, call: dict[str, Any]) -> dict[str, Any]:
-        hosted = self._hosted[call["session"]]
-        try:
-            return hosted.with_generator(hosted.ask, call)
-        except Exception as error:  # a question changes nothing, whatever came of it
-            raise RefusedError(error) from error
+    _reset = _step = _replay = _ask = _play
 
 
 def _make(call: dict[str, Any]) -> Hosted:

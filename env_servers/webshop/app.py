@@ -41,7 +41,10 @@ def create_app(
     # an empty store is false
     store = Store(settings or ShopSettings(), SessionStore() if sessions is None else sessions)
     site, metrics, gateway = Site(store), Metrics(), _gateway(store)
-    _gauges(store, metrics)
+    held = Gauge("webshop_sessions", "Sessions now.", registry=metrics.registry)
+    held.set_function(lambda: len(store.sessions))
+    opened = Gauge("webshop_sessions_opened", "Sessions so far.", registry=metrics.registry)
+    opened.set_function(lambda: store.sessions.opened)
 
     def page_for(path: str) -> Page | None:
         return site.problem if path == "/" or path.startswith(_SITE_PATHS) else None
@@ -76,10 +79,3 @@ def _gateway(store: Store) -> Gateway:
         frozenset({SHOP_ID}), frozenset(CLIENT_SETTINGS), {SHOP_ID: asdict(store.settings)}
     )
     return Gateway(offer, Limits(), sessions=store.sessions, fleet=LocalFleet())
-
-
-def _gauges(store: Store, metrics: Metrics) -> None:
-    held = Gauge("webshop_sessions", "Sessions now.", registry=metrics.registry)
-    held.set_function(lambda: len(store.sessions))
-    opened = Gauge("webshop_sessions_opened", "Sessions so far.", registry=metrics.registry)
-    opened.set_function(lambda: store.sessions.opened)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from contextlib import suppress
+from dataclasses import replace
 from typing import Annotated, Any
 from urllib.parse import parse_qsl
 
@@ -16,7 +17,7 @@ from env_servers.sessions import UnknownSessionError
 from env_servers.webshop.addresses import address, visit_of_item, visit_of_results
 from env_servers.webshop.store import Store, Visitor
 from paw_gym.envs.webshop.goals import SPLITS
-from paw_gym.envs.webshop.pages import DonePage, ItemPage, SubPage
+from paw_gym.envs.webshop.pages import DonePage, SubPage
 from paw_gym.envs.webshop.shop import Visit
 
 _MAX_FORM = 20_000
@@ -63,48 +64,37 @@ class Site:
         if session.visit.page == "done" and visit.page != "done":
             return RedirectResponse(self.address(session, session.visit), 303)
         session.visit = visit
-        page = session.page(self.store.shop)
-        name = {"sub": "item"}.get(visit.page, visit.page)
-        product = getattr(page, "product", None)
+        shop = self.store.shop
+        page = session.page(shop)
+        is_sub_page = isinstance(page, SubPage)
+
+        def to(kind: str, **changes: Any) -> str:
+            return self.address(session, replace(visit, page=kind, **changes))
+
         return self.render(
-            name,
+            "item" if is_sub_page else visit.page,
             session=session,
             page=page,
             visit=visit,
-            product=product,
-            shop_page=page if not isinstance(page, SubPage) else self._item(session, visit),
-            sub_page=page if isinstance(page, SubPage) else None,
+            product=getattr(page, "product", None),
+            shop_page=shop.show(replace(visit, page="item"), session.task.data)
+            if is_sub_page
+            else page,
+            sub_page=page if is_sub_page else None,
             link=lambda to: self.address(session, to),
-            with_option=lambda key, value: self._with_option(session, visit, key, value),
-            sub_link=lambda label: self._sub_link(session, visit, label),
-            back=self.address(session, Visit("results", visit.query, visit.number)),
-            page_link=lambda n: self.address(session, Visit("results", visit.query, n)),
-            item_link=lambda asin: self._item_link(session, visit, asin),
+            with_option=lambda name, value: to(
+                "item", options=tuple({**dict(visit.options), name.lower(): value}.items())
+            ),
+            sub_link=lambda label: to("sub", sub_page=label),
+            back=to("results"),
+            page_link=lambda number: to("results", number=number),
+            item_link=lambda asin: to("item", product=shop.catalogue.number_of(asin), options=()),
             score=page.score if isinstance(page, DonePage) else None,
             goal=session.task.data,
         )
 
     def address(self, session: Visitor, visit: Visit) -> str:
         return address(session.id, visit, self.store.shop)
-
-    def _item(self, session: Visitor, visit: Visit) -> ItemPage:
-        shop = self.store.shop
-        product = shop.catalogue[visit.product]
-        words = session.task.instruction
-        return ItemPage(words, product, dict(visit.options), shop.show_attributes)
-
-    def _with_option(self, session: Visitor, visit: Visit, name: str, value: str) -> str:
-        options = {**dict(visit.options), name.lower(): value}
-        to = Visit("item", visit.query, visit.number, visit.product, tuple(options.items()))
-        return self.address(session, to)
-
-    def _sub_link(self, session: Visitor, visit: Visit, name: str) -> str:
-        to = Visit("sub", visit.query, visit.number, visit.product, visit.options, name)
-        return self.address(session, to)
-
-    def _item_link(self, session: Visitor, visit: Visit, asin: str) -> str:
-        number = self.store.shop.catalogue.number_of(asin)
-        return self.address(session, Visit("item", visit.query, visit.number, number))
 
 
 async def _form(request: Request) -> dict[str, str]:

@@ -16,7 +16,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from paw_gym.core import AgentDefaults, Outcome, Task, TaskSet
+from paw_gym.core import AgentDefaults, Outcome, Task
 from paw_gym.generated import sampled_tasks
 from paw_gym.internals.canonical import canonical, is_json
 from paw_gym.internals.tabular import TransitionTable
@@ -70,10 +70,15 @@ class FromGymnasium(ReplayedEnv):
         table = getattr(self._inner, "P", None)  # of other environments it may be anything
         self._transitions = TransitionTable(table) if isinstance(table, Mapping) else None
         self._total = 0.0
-        tasks = _seeded_tasks(
-            env, env_kwargs, split, num_tasks,
+        named = "".join(f",{k}={_shown(env, k, env_kwargs[k])}" for k in sorted(env_kwargs))
+        tasks = sampled_tasks(
+            f"gymnasium/{env}{named}",
+            split,
+            lambda rng: rng.getrandbits(31),
+            str,
             lambda task_id, seed: Task(task_id, instruction, env, seed),
-        )  # fmt: skip
+            num_tasks,
+        )
         super().__init__(tasks, max_steps, render_mode)
 
     def _open(self, task: Task, seed: int) -> Outcome:
@@ -117,12 +122,11 @@ class FromGymnasium(ReplayedEnv):
         self.catch_up()
         table, left = self._require_table(), self.max_steps - self._steps
         here, rng = int(self._inner.s), self._inner.np_random
-        plan = table.foreseen(here, rng, left, self._is_success, self._total)
+        plan = table.foreseen(
+            here, rng, left, lambda _, total, over: over and self._succeeded(total), self._total
+        )
         names = [self._names[number] for number in plan]
         return names if self._succeeds(names) else self._played_on()
-
-    def _is_success(self, state: int, total: float, over: bool) -> bool:
-        return over and bool(self._succeeded(total))
 
     def _played_on(self) -> list[str]:
         """The expert's actions from here, in a copy; empty if it fails."""
@@ -179,19 +183,6 @@ def _first_action(env: str, inner: Any, actions: Sequence[str]) -> int:
             f"{env} has {int(space.n)} actions; expected a different name for each, got {list(actions)}."
         )
     return int(np.asarray(space.start))
-
-
-def _seeded_tasks(
-    env: str,
-    arguments: Mapping[str, Any],
-    split: str,
-    num_tasks: int | None,
-    make: Callable[[str, int], Task],
-) -> TaskSet:
-    """The tasks of a split, one for each seed, whose ids begin with the environment and its arguments."""
-    named = "".join(f",{name}={_shown(env, name, arguments[name])}" for name in sorted(arguments))
-    family = f"gymnasium/{env}{named}"
-    return sampled_tasks(family, split, lambda rng: rng.getrandbits(31), str, make, num_tasks)
 
 
 def _shown(env: str, name: str, value: Any) -> str:

@@ -69,7 +69,8 @@ def check_text_env(
     results = list(
         iter_checks(env, tasks=tasks, seed=seed, only=only, time_limit=time_limit, **env_kwargs)
     )
-    return ContractReport(env if isinstance(env, str) else _name(env), results)
+    name = env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__)
+    return ContractReport(name, results)
 
 
 def iter_checks(
@@ -112,7 +113,3 @@ def _not_made(names: Sequence[str], error: EnvDefinitionError) -> list[CheckResu
         CheckResult(names[0], "failed", str(error)),
         *(CheckResult(name, "skipped", reason) for name in names[1:]),
     ]
-
-
-def _name(factory: Callable[..., Any]) -> str:
-    return getattr(factory, "__name__", type(factory).__name__)

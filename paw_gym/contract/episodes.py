@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -235,12 +235,7 @@ def _require_refusal(env: TextEnv, when: str) -> None:
 
 def records_jsonl(subject: Subject) -> str:
     """Episodes come back equal from a JSONL file."""
-    episodes = _episodes(subject)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "episodes.jsonl"
-        write_jsonl(path, episodes)
-        _require_equal(episodes, list(read_jsonl(path)), "JSONL")
-    return f"{len(episodes)} episodes"
+    return _check_records(subject, "JSONL", write_jsonl, read_jsonl)
 
 
 def records_parquet(subject: Subject) -> str:
@@ -249,16 +244,16 @@ def records_parquet(subject: Subject) -> str:
         raise CheckSkipped(
             'pyarrow is not installed: pip install ".[parquet]" in your clone of PaW-Gym'
         )
-    episodes = _episodes(subject)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "episodes.parquet"
-        write_parquet(path, episodes)
-        _require_equal(episodes, list(read_parquet(path)), "Parquet")
-    return f"{len(episodes)} episodes"
+    return _check_records(subject, "Parquet", write_parquet, read_parquet)
 
 
-def _episodes(subject: Subject) -> list[Episode]:
-    episodes = []
+def _check_records(
+    subject: Subject,
+    form: str,
+    write: Callable[[Path, list[Episode]], int],
+    read: Callable[[Path], Iterable[Episode]],
+) -> str:
+    written = []
     for script in subject.scripts:
         for mode in ("window", "conversation"):
             agent = subject.agent(mode)
@@ -269,16 +264,16 @@ def _episodes(subject: Subject) -> list[Episode]:
                 episode.transitions.append(info["transition"])
                 if terminated or truncated:
                     break
-            episodes.append(episode)
-    return episodes
-
-
-def _require_equal(written: list[Episode], read: list[Episode], form: str) -> None:
-    require(
-        len(written) == len(read), f"{form}: {len(written)} episodes written, {len(read)} read."
-    )
-    for left, right in zip(written, read, strict=True):
+            written.append(episode)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"episodes.{form.lower()}"
+        write(path, written)
+        found = list(read(path))
+    count = len(written)
+    require(count == len(found), f"{form}: {count} episodes written, {len(found)} read.")
+    for left, right in zip(written, found, strict=True):
         require(left == right, f"{form}: the episode of task {left.task_id!r} came back different.")
+    return f"{count} episodes"
 
 
 CHECKS = (

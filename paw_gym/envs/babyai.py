@@ -259,9 +259,10 @@ class BabyAIEnv(ReplayedEnv):
     def _useful(self) -> list[str]:
         front = self._engine.grid.get(*self._engine.front_pos)
         carried = self._engine.carrying
+        key = None if carried is None else (carried.type, carried.color)
         opens = front is not None and (
             front.type == "box"
-            or (front.type == "door" and (not front.is_locked or _is_key(carried, front.color)))
+            or (front.type == "door" and (not front.is_locked or key == ("key", front.color)))
         )
         changes = {
             "go forward": front is None or front.can_overlap(),
@@ -308,7 +309,3 @@ class BabyAIEnv(ReplayedEnv):
             return bot.suggestion
 
         return act
-
-
-def _is_key(carried: Any, color: str) -> bool:
-    return carried is not None and carried.type == "key" and carried.color == color

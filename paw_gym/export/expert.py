@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,10 @@ def expert_episodes(
     """
     env = make_agent_env(env_id, **agent_kwargs)
     rng = np.random.default_rng(seed)
+    shuffled = (rng.permutation(len(env.tasks)) for _ in count())
+    tasks = (env.tasks.ids[int(index)] for order in shuffled for index in order)
     try:
-        for number, task_id in zip(range(episodes), _tasks(env, rng), strict=False):
+        for number, task_id in zip(range(episodes), tasks, strict=False):
             options = {"task_id": task_id, "episode_id": f"{task_id}#expert-{seed}-{number}"}
             with naming_authors_line(f"Task {task_id!r}"):
                 env.reset(seed=int(rng.integers(2**31)), options=options)
@@ -31,12 +34,6 @@ def expert_episodes(
             yield episode
     finally:
         env.close()
-
-
-def _tasks(env: AgentInterface, rng: np.random.Generator) -> Iterator[str]:
-    while True:
-        for index in rng.permutation(len(env.tasks)):
-            yield env.tasks.ids[int(index)]
 
 
 def _play(env: AgentInterface) -> Episode:

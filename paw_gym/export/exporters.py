@@ -7,13 +7,14 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from paw_gym.internals.printable import markdown_text
 from paw_gym.internals.registry import Registry
 from paw_gym.transition import Episode, Transition, write_jsonl, write_parquet
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
+Record = TypeVar("Record", Episode, Transition)
 
 
 def require_absent(out: Path, force: bool) -> None:
@@ -64,26 +65,16 @@ class Tally:
 def with_clean_texts(episodes: Iterable[Episode]) -> Iterator[Episode]:
     """The episodes with lone surrogates as U+FFFD: JSON can hold them, UTF-8 (Arrow, Parquet) cannot."""
     for episode in episodes:
-        texts: dict[str, Any] = {
-            "env_id": clean(episode.env_id),
-            "task_id": clean(episode.task_id),
-            "episode_id": clean(episode.episode_id),
-        }
-        yield replace(
-            episode,
-            **texts,
-            task_type=clean(episode.task_type),
-            instruction=clean(episode.instruction),
-            error=None if episode.error is None else clean(episode.error),
-            transitions=[_clean_step(t) for t in episode.transitions],
-        )
+        yield replace(_clean(episode), transitions=list(map(_clean, episode.transitions)))
 
 
-def _clean_step(t: Transition) -> Transition:
-    texts = {f.name: getattr(t, f.name) for f in fields(t)}
-    texts = {name: text for name, text in texts.items() if isinstance(text, str)}
-    changed: dict[str, Any] = {n: clean(text) for n, text in texts.items() if text != clean(text)}
-    return replace(t, **changed) if changed else t
+def _clean(record: Record) -> Record:
+    values = {f.name: getattr(record, f.name) for f in fields(record)}
+    texts = {name: text for name, text in values.items() if isinstance(text, str)}
+    changed: dict[str, Any] = {
+        name: cleaned for name, text in texts.items() if (cleaned := clean(text)) != text
+    }
+    return replace(record, **changed) if changed else record
 
 
 def yaml_text(text: str) -> str:
@@ -135,33 +126,24 @@ EXPORTERS: Registry[Exporter] = Registry(
 """the forms by name; add yours with ``EXPORTERS.add(name, Exporter(...))``"""
 
 
-def _write_jsonl(
-    out: Path,
-    episodes: Iterable[Episode],
-    *,
-    force: bool = False,
-    progress: Callable[[Tally], None] | None = None,
-) -> Tally:
-    require_file(out, force)
-    tally = Tally()
-    write_jsonl(out, tally.count(episodes, progress))
-    return tally
+def _one_file(write: Callable[[Path, Iterable[Episode]], Any]) -> Write:
+    def write_file(
+        out: Path,
+        episodes: Iterable[Episode],
+        *,
+        force: bool = False,
+        progress: Callable[[Tally], None] | None = None,
+    ) -> Tally:
+        require_file(out, force)
+        tally = Tally()
+        write(out, tally.count(episodes, progress))
+        return tally
+
+    return write_file
 
 
-def _write_parquet(
-    out: Path,
-    episodes: Iterable[Episode],
-    *,
-    force: bool = False,
-    progress: Callable[[Tally], None] | None = None,
-) -> Tally:
-    require_file(out, force)
-    tally = Tally()
-    write_parquet(out, tally.count(with_clean_texts(episodes), progress))
-    return tally
-
-
-JSONL = Exporter(_write_jsonl, "paw_gym.transition.read_jsonl({path!r})")
+JSONL = Exporter(_one_file(write_jsonl), "paw_gym.transition.read_jsonl({path!r})")
 PARQUET = Exporter(
-    _write_parquet, "datasets.load_dataset('parquet', data_files={path!r}, split='train')"
+    _one_file(lambda out, episodes: write_parquet(out, with_clean_texts(episodes))),
+    "datasets.load_dataset('parquet', data_files={path!r}, split='train')",
 )

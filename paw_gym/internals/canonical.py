@@ -54,13 +54,6 @@ def _plain_array(value: np.ndarray[Any, Any]) -> Any:
     return {"array": [value.dtype.str, list(value.shape), digest]}
 
 
-def _fields(value: Any) -> dict[str, Any] | None:
-    """The fields of a dataclass, those in fields as well."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.asdict(value)
-    return None
-
-
 def is_json(value: Any) -> bool:
     """True if JSON can hold a value."""
     try:
@@ -73,9 +66,10 @@ def is_json(value: Any) -> bool:
 def _plain_object(value: Any) -> Any:
     if isinstance(value, FunctionType | type):
         return f"{value.__module__}.{value.__qualname__}"
-    fields = _fields(value)
-    if fields is not None and not is_json(fields):
-        return {type(value).__qualname__: _plain(fields)}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = dataclasses.asdict(value)  # those in fields as well
+        if not is_json(fields):
+            return {type(value).__qualname__: _plain(fields)}
     text = repr(value)
     if _ADDRESS.search(text):
         raise TypeError(

@@ -19,6 +19,11 @@ def _flock_module() -> Any:
 
 _fcntl = _flock_module()
 
+_WORKING = (
+    "Another process is working in {folder}. Wait for it or stop it, or take another folder (paw train: "
+    "name=...; paw eval: --out)."
+)
+
 
 class ProcessLock:
     """A lock that a child process inherits and holds until it ends, whatever becomes of its parent."""
@@ -65,28 +70,25 @@ def is_held(path: Path) -> bool:
 def require_idle(folder: Path) -> None:
     """Raises ``ValueError`` while another process works in a folder; see ``only_process``."""
     if is_held(folder):
-        raise ValueError(_working(folder))
+        raise ValueError(_WORKING.format(folder=folder))
 
 
 @contextmanager
-def only_process(folder: Path) -> Iterator[None]:
-    """Keeps a folder, which is made if need be, to this process; an empty one does not stay."""
+def only_process(folder: Path, otherwise: str = _WORKING) -> Iterator[None]:
+    """Keeps a folder, which is made if need be, to this process; an empty one does not stay.
+
+    Raises:
+        ValueError: another process has it; says ``otherwise``, in which ``{folder}`` is filled.
+    """
     absent = [place for place in (folder, *folder.absolute().parents) if not place.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     lock = ProcessLock(folder)
     try:
         if not lock.take():
-            raise ValueError(_working(folder))
+            raise ValueError(otherwise.format(folder=folder))
         yield
     finally:
         lock.close()
         for place in absent:
             with suppress(OSError):  # of a folder that holds something
                 place.rmdir()
-
-
-def _working(folder: Path) -> str:
-    return (
-        f"Another process is working in {folder}. Wait for it or stop it, or take another folder (paw train: "
-        "name=...; paw eval: --out)."
-    )

@@ -16,17 +16,15 @@ _SEARCHED = 1000
 """names whose parts are compared"""
 
 
-def nearest(name: str, valid: Iterable[str], count: int = 3) -> list[str]:
-    """The members of ``valid`` most similar to ``name``, best first; not empty if ``valid`` is not."""
-    names = list(valid)
-    return difflib.get_close_matches(name, names, n=count, cutoff=0.3) or names[:count]
-
-
 def similar(name: str, valid: Iterable[str], count: int = 3) -> list[str]:
     """The valid names that ``name`` may have been meant for, best first; empty where none is similar."""
     names = list(valid)
     near = difflib.get_close_matches(name, names, n=count, cutoff=_SIMILAR)
-    return near or _with_similar_part(name, names[:_SEARCHED])[:count]
+    if near:
+        return near
+    parts = {p: known for known in names[:_SEARCHED] for p in re.split(r"[\W_]+", known.lower())}
+    near = difflib.get_close_matches(name.lower(), parts, cutoff=_SIMILAR_PART)
+    return list(dict.fromkeys(parts[part] for part in near))[:count]
 
 
 def did_you_mean(name: str, valid: Iterable[str], count: int = 3) -> str:
@@ -39,17 +37,12 @@ def did_you_mean(name: str, valid: Iterable[str], count: int = 3) -> str:
     """
     names = list(valid)
     if near := similar(name, names, count):
-        return f"Did you mean {_either(near)}?"
+        *first, last = map(repr, near)
+        return f"Did you mean {', '.join(first)} or {last}?" if first else f"Did you mean {last}?"
     if not names:
         return "There are none."
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
     return f"Valid: {', '.join(map(repr, names[:_LISTED]))}{more}."
-
-
-def _either(names: list[str]) -> str:
-    quoted = [repr(name) for name in names]
-    first = ", ".join(quoted[:-1])
-    return f"{first} or {quoted[-1]}" if first else quoted[-1]
 
 
 def require_choice(what: str, value: object, valid: Iterable[str]) -> None:
@@ -58,12 +51,6 @@ def require_choice(what: str, value: object, valid: Iterable[str]) -> None:
     if value not in names:
         given = value if isinstance(value, str) else ""
         raise ValueError(f"Unknown {what} {value!r}. {did_you_mean(given, names)}")
-
-
-def _with_similar_part(name: str, names: Iterable[str]) -> list[str]:
-    by_part = {part: valid for valid in names for part in re.split(r"[\W_]+", valid.lower())}
-    near = difflib.get_close_matches(name.lower(), by_part, cutoff=_SIMILAR_PART)
-    return list(dict.fromkeys(by_part[part] for part in near))
 
 
 class UnknownTaskError(KeyError):

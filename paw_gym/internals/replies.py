@@ -27,6 +27,7 @@ FINISHED = {
 }  # fmt: skip
 """servers' words for the ends of a reply that is cut, filtered, a call or broken; every other word, and none,
 is one that the model has ended itself"""
+_SPACE = re.compile(r"\s*")
 _FENCE = re.compile(r"\s*```\w*\s*(.*?)\s*```\s*", re.DOTALL)
 _WRITTEN_CALL = re.compile(r"<tool_call>\s*(.*?)\s*(?:</tool_call>|\Z)", re.DOTALL)
 _XML_CALL = re.compile(r"<function=([^>\s]+)>(.*?)(?:</function>|\Z)", re.DOTALL)
@@ -112,16 +113,10 @@ def thoughts(
         found = [span for span in found if span[1] <= begun[0]] + [(begun[0], last)]
     if open_from:
         found = [span for span in found if span[1] <= open_from[0]]
-    spans = [(start, _behind_space(text, end)) for start, end in found]
+    spans = [(start, _SPACE.match(text, end).end()) for start, end in found]  # type: ignore[union-attr]
     if open_from:
         spans.append((open_from[0], len(text)))
     return Thoughts(spans, bool(open_from))
-
-
-def _behind_space(text: str, at: int) -> int:
-    while at < len(text) and text[at].isspace():
-        at += 1
-    return at
 
 
 def answers(text: str, found: Thoughts) -> Iterator[tuple[int, int]]:

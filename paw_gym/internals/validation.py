@@ -64,15 +64,10 @@ class EnvDefinitionError(ValueError):
 
 def found(value: object) -> str:
     """A value as an error shows it: its type and the beginning of its text."""
-    return "None" if value is None else f"{_article(type(value).__name__)}, {value!r:.60}"
-
-
-def _article(noun: str) -> str:
-    return f"{'an' if noun[0].lower() in 'aeio' else 'a'} {noun}"
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
+    if value is None:
+        return "None"
+    noun = type(value).__name__
+    return f"{'an' if noun[0].lower() in 'aeio' else 'a'} {noun}, {value!r:.60}"
 
 
 def _is_filled(value: object) -> bool:
@@ -104,7 +99,7 @@ def _is_listing(value: object) -> bool:
 _Rule = tuple[str, Callable[[object], bool], str]
 
 _OUTCOME: tuple[_Rule, ...] = (
-    ("observation", _is_text, "a str"),
+    ("observation", lambda value: isinstance(value, str), "a str"),
     ("reward", _is_number, "a finite number"),
     ("terminated", _is_flag, "True or False"),
     ("success", _is_flag, "True or False"),
@@ -243,13 +238,12 @@ def listed_tasks(tasks: Any, where: str = "tasks") -> list[Any]:
     return listed
 
 
-def checked_actions(actions: Any, what: str) -> list[str]:
-    """A solver's answer as a list of actions."""
+def check_actions(actions: Any, what: str) -> None:
+    """Raises ``EnvDefinitionError`` unless a solver's answer is a list of actions."""
     if actions is None or not _is_listing(actions):
         raise EnvDefinitionError(
             f"{what} gave {found(actions)}; expected a list of actions (str).", "solve"
         )
-    return list(actions)
 
 
 _HERE = Path(__file__).parents[1]
@@ -285,17 +279,13 @@ def with_place(error: BaseException) -> str:
 
 def _place(error: BaseException) -> tuple[Path, int | None] | None:
     """The innermost line of the environment's own code that an exception passed."""
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [(Path(f.filename), f.lineno) for f in frames if not f.filename.startswith("<")]
-    written = [(path, number) for path, number in lines if _is_the_environments(path)]
-    return written[-1] if written else None
-
-
-def _is_the_environments(path: Path) -> bool:
-    standard = path.is_relative_to(_STANDARD) and not {"site-packages", "dist-packages"} & {
-        *path.parts
-    }
-    return not standard and not any(path.is_relative_to(folder) for folder in _OURS)
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        installed = {"site-packages", "dist-packages"} & {*path.parts}
+        others = _OURS if installed else [*_OURS, _STANDARD]
+        if frame.filename[0] != "<" and not any(map(path.is_relative_to, others)):
+            return path, frame.lineno
+    return None
 
 
 def reason_of(error: str) -> str:

@@ -9,7 +9,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import gymnasium as gym
 
@@ -29,14 +29,6 @@ TIMEOUT = 330.0
 """seconds to wait for an answer: more than a gateway gives an environment to load its data"""
 _SHOWN = 64
 """observations whose form in a prompt is remembered"""
-
-
-class Asked(NamedTuple):
-    """A call that an environment is about to make: ``reset`` (seed, options) or ``step`` (action)."""
-
-    env: RemoteEnv
-    method: str
-    arguments: tuple[Any, ...]
 
 
 class RemoteEnv(TextEnv):
@@ -191,9 +183,7 @@ class RemoteEnv(TextEnv):
         """
         gym.Env.reset(self, seed=seed)
         call = self._reset_call(seed, options)
-        answer = self._fetched(_reset_key(seed, options), call)
-        if answer is None:
-            answer = self._ask(call, reopen=True)
+        answer = self._fetched(call) or self._ask(call, reopen=True)
         self._journal = {
             "reset": {k: v for k, v in call.items() if k not in ("op", "session")},
             "steps": [],
@@ -231,9 +221,7 @@ class RemoteEnv(TextEnv):
             what = "No episode was started" if self._task is None else "The episode is over"
             raise RuntimeError(f"{what}: call reset() before the next step().")
         call = self._step_call(action)
-        answer = self._fetched(("step", action), call)
-        if answer is None:
-            answer = self._ask(call)
+        answer = self._fetched(call) or self._ask(call)
         entry = {"action": call["action"], **({"rng": call["rng"]} if "rng" in call else {})}
         self._journal["steps"].append(entry)
         self._steps += 1
@@ -280,13 +268,13 @@ class RemoteEnv(TextEnv):
 
     # --- ahead of being asked ------------------------------------------------------------------------
 
-    def _fetched(self, key: Any, call: dict[str, Any]) -> dict[str, Any] | None:
+    def _fetched(self, call: dict[str, Any]) -> dict[str, Any] | None:
         """The answer that ``fetch_ahead`` brought for exactly this, if it did."""
         ahead, self._ahead = self._ahead, None
-        if ahead is None or ahead[0] != key:
+        if ahead is None or ahead[0] != call:
             return None
         answer = ahead[1]
-        if isinstance(answer, UnknownSessionError) and key[0] == "reset":
+        if isinstance(answer, UnknownSessionError) and call["op"] == "reset":
             self._lose(answer)
             return None
         if isinstance(answer, Exception):
@@ -305,11 +293,12 @@ class RemoteEnv(TextEnv):
         The calls of ``reset`` and ``step`` that follow, with the same arguments, take what was
         answered; what went wrong for one environment is raised by its own call.
         """
-        by_client: dict[int, list[Asked]] = {}
-        for one in (Asked(*each) for each in asked):
-            by_client.setdefault(id(one.env.client), []).append(one)
-        for group in by_client.values():
-            _fetch(group[0].env.client, group)
+        by_client: dict[GatewayClient, list[tuple[RemoteEnv, dict[str, Any]]]] = {}
+        for env, method, arguments in asked:
+            call = (env._reset_call if method == "reset" else env._step_call)(*arguments)
+            by_client.setdefault(env.client, []).append((env, call))
+        for client, calls in by_client.items():
+            _fetch(client, calls)
 
     # --- questions -----------------------------------------------------------------------------------
 
@@ -377,26 +366,22 @@ def _abandon(client: GatewayClient, held: list[str], process: int) -> None:
         client.abandon(held)
 
 
-def _reset_key(seed: int | None, options: Mapping[str, Any] | None) -> tuple[Any, ...]:
-    return ("reset", seed, sorted((options or {}).items(), key=str))
-
-
-def _fetch(client: GatewayClient, asked: list[Asked]) -> None:
-    without = [one for one in asked if one.method == "reset" and not one.env._held]
-    answers = _answers(client, [one.env._open_call() for one in without])
-    for one, answer in zip(without, answers, strict=True):
+def _fetch(client: GatewayClient, asked: list[tuple[RemoteEnv, dict[str, Any]]]) -> None:
+    without = [(env, call) for env, call in asked if call["op"] == "reset" and not env._held]
+    answers = _answers(client, [env._open_call() for env, _ in without])
+    for (env, call), answer in zip(without, answers, strict=True):
         try:
             if isinstance(answer, Exception):
                 raise answer
-            one.env._opened(answer)
+            env._opened(answer)
         except Exception as error:  # raised by the call that it is for
-            one.env._ahead = (_key(one), error)
-    open_ = [one for one in asked if one.env._held]
-    calls = [one.env._of_session(_call(one)) for one in open_]
-    for one, call, answer in zip(open_, calls, _answers(client, calls), strict=True):
+            env._ahead = (call, error)
+    open_ = [(env, call) for env, call in asked if env._held]
+    calls = [env._of_session(dict(call)) for env, call in open_]
+    for (env, call), sent, answer in zip(open_, calls, _answers(client, calls), strict=True):
         if not isinstance(answer, Exception):
-            answer["sent"] = call
-        one.env._ahead = (_key(one), answer)
+            answer["sent"] = sent
+        env._ahead = (call, answer)
 
 
 def _answers(
@@ -406,13 +391,3 @@ def _answers(
         return client.calls(calls)
     except (ServerUnavailableError, RemoteError) as error:
         return [error] * len(calls)
-
-
-def _key(asked: Asked) -> tuple[Any, ...]:
-    return _reset_key(*asked.arguments) if asked.method == "reset" else ("step", *asked.arguments)
-
-
-def _call(asked: Asked) -> dict[str, Any]:
-    if asked.method == "reset":
-        return asked.env._reset_call(*asked.arguments)
-    return asked.env._step_call(*asked.arguments)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
@@ -54,6 +55,9 @@ class SearchContext:
     """share of training that is done, 0 to 1, if a trainer states it"""
 
 
+Contexts = Sequence[SearchContext] | None
+
+
 @runtime_checkable
 class Retriever(Protocol):
     """Anything that finds passages.
@@ -71,7 +75,7 @@ class Retriever(Protocol):
         self,
         queries: Sequence[str],
         top_k: int = 3,
-        contexts: Sequence[SearchContext] | None = None,
+        contexts: Contexts = None,
     ) -> list[list[Hit]]:
         """The best passages of each query.
 
@@ -100,18 +104,29 @@ def wants_contexts(retriever: Retriever) -> bool:
     return bool(getattr(retriever, "wants_contexts", False))
 
 
-def check_queries(queries: Sequence[str]) -> None:
-    """Raises ``TypeError`` for one string: each of its letters would be taken for a query."""
-    if isinstance(queries, str):
-        raise TypeError(
-            f"queries is a list of strings, got one string: write search([{queries[:40]!r}])."
-        )
-
-
 def check_top_k(top_k: int) -> None:
     """Raises ``ValueError`` unless at least one passage is asked for."""
     if isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 1:
         raise ValueError(f"top_k is how many passages to return: 1 or more, got {top_k!r}.")
+
+
+class CheckedRetriever(ABC):
+    """Base of the retrievers: one checks what is asked for, and searches in ``_search``."""
+
+    def search(
+        self, queries: Sequence[str], top_k: int = 3, contexts: Contexts = None
+    ) -> list[list[Hit]]:
+        """See ``Retriever.search``."""
+        if isinstance(queries, str):  # each of its letters would be taken for a query
+            raise TypeError(
+                f"queries is a list of strings, got one string: write search([{queries[:40]!r}])."
+            )
+        check_top_k(top_k)
+        return self._search(queries, top_k, contexts)
+
+    @abstractmethod
+    def _search(self, queries: Sequence[str], top_k: int, contexts: Contexts) -> list[list[Hit]]:
+        """The best passages of each query."""
 
 
 def settings_digest(parts: Mapping[str, Any]) -> str:

@@ -14,7 +14,6 @@ A folder holds, for N passages, V terms and P postings:
 
 from __future__ import annotations
 
-import hashlib
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -27,7 +26,7 @@ import numpy as np
 
 from paw_gym.internals.files import new_file, write_json
 from paw_gym.retrieval.analysis import term_of, words
-from paw_gym.retrieval.corpus import Corpus
+from paw_gym.retrieval.corpus import Corpus, text_hash
 from paw_gym.retrieval.index_files import (
     DamagedIndexError,
     Progress,
@@ -110,12 +109,7 @@ def _mapped(path: Path) -> np.ndarray:
         raise DamagedIndexError(path, error) from error
 
 
-@lru_cache(maxsize=2**16)
-def term_hash(term: str) -> int:
-    """The 64-bit name of a term."""
-    return int.from_bytes(
-        hashlib.blake2b(term.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little"
-    )
+term_hash = lru_cache(maxsize=2**16)(text_hash)
 
 
 # --- building ------------------------------------------------------------------------------------

@@ -20,14 +20,7 @@ import numpy as np
 
 from paw_gym.internals.cache import private_folder
 from paw_gym.internals.files import file_version, new_file, packed_by, require_data, write_json
-from paw_gym.retrieval.base import (
-    Hit,
-    Passage,
-    SearchContext,
-    check_queries,
-    check_top_k,
-    settings_digest,
-)
+from paw_gym.retrieval.base import CheckedRetriever, Contexts, Hit, Passage, settings_digest
 
 _log = logging.getLogger(__name__)
 _CACHED_FROM = 32 * 2**20
@@ -98,10 +91,10 @@ Ranked = tuple[Sequence[int] | np.ndarray, Sequence[float] | np.ndarray]
 """positions [k] in the corpus and scores [k], best first, ties by position"""
 
 
-class CorpusRetriever:
+class CorpusRetriever(CheckedRetriever):
     """Base of the retrievers that rank the passages of a corpus of their own, one query after the other.
 
-    A subclass sets ``corpus`` and ``_settings``, and implements ``rank``; or ``search``, if it
+    A subclass sets ``corpus`` and ``_settings``, and implements ``rank``; or ``_search``, if it
     answers several queries together.
     """
 
@@ -117,14 +110,7 @@ class CorpusRetriever:
         """The best passages of one query."""
         raise NotImplementedError
 
-    def search(
-        self,
-        queries: Sequence[str],
-        top_k: int = 3,
-        contexts: Sequence[SearchContext] | None = None,
-    ) -> list[list[Hit]]:
-        check_queries(queries)
-        check_top_k(top_k)
+    def _search(self, queries: Sequence[str], top_k: int, contexts: Contexts) -> list[list[Hit]]:
         return [self._hits(*self.rank(query, top_k)) for query in queries]
 
     def _hits(self, positions: Iterable[int], scores: Iterable[float]) -> list[Hit]:
@@ -171,7 +157,7 @@ def _in_memory(records: Iterable[Any]) -> Corpus:
             passages.append(parse_passage(record))
         except ValueError as error:
             raise CorpusError(f"Passage {number} of the list: {error}.") from error
-    hashes = np.array([_id_hash(p.id) for p in passages], np.uint64)
+    hashes = np.array([text_hash(p.id) for p in passages], np.uint64)
     _require_usable(hashes, np.arange(1, len(passages) + 1), "the list of passages")
     digest = hashlib.sha256()
     for passage in passages:
@@ -229,11 +215,15 @@ def _open_file(path: Path, on_error: str) -> Corpus:
             "in place."
         )
     version = _version(path.stat())  # before the scan: a change during it counts
-    remembered = _scan_folder(path) if version[0] >= _CACHED_FROM else None
-    found = None if remembered is None else _recalled(remembered)
-    offsets, scan = found or _scan(path)
-    if remembered is not None and found is None:
-        _remember(remembered, offsets, scan)
+    if version[0] < _CACHED_FROM:
+        offsets, scan = _scan(path)
+    else:
+        name = hashlib.sha256(file_version(path).encode()).hexdigest()[:24]
+        remembered = private_folder("corpora") / name
+        found = _recalled(remembered)
+        offsets, scan = found or _scan(path)
+        if found is None:
+            _remember(remembered, offsets, scan)
     if scan["malformed"]:
         number, reason = scan["malformed"][0]
         if on_error == "raise":
@@ -271,13 +261,14 @@ def _scan(path: Path) -> tuple[np.ndarray, dict[str, Any]]:
                 continue
             try:
                 passage = parse_passage(json.loads(line))
-            except (ValueError, RecursionError) as error:
-                known = isinstance(error, PassageError)
-                reason = str(error) if known else "not valid JSON"
-                malformed.append((number, reason))
+            except PassageError as error:
+                malformed.append((number, str(error)))
+                continue
+            except (ValueError, RecursionError):
+                malformed.append((number, "not valid JSON"))
                 continue
             offsets.extend((start, position))
-            hashes.append(_id_hash(passage.id))
+            hashes.append(text_hash(passage.id))
             numbers.append(number)
     if offsets or not malformed:
         _require_usable(np.array(hashes, np.uint64), np.array(numbers), str(path))
@@ -288,11 +279,10 @@ def _scan(path: Path) -> tuple[np.ndarray, dict[str, Any]]:
     }
 
 
-def _id_hash(passage_id: str) -> int:
-    return int.from_bytes(
-        hashlib.blake2b(passage_id.encode("utf-8", "surrogatepass"), digest_size=8).digest(),
-        "little",
-    )
+def text_hash(text: str) -> int:
+    """The 64-bit name of a text."""
+    data = text.encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
 
 
 def _require_usable(hashes: np.ndarray, numbers: np.ndarray, source: str) -> None:
@@ -305,11 +295,6 @@ def _require_usable(hashes: np.ndarray, numbers: np.ndarray, source: str) -> Non
         raise CorpusError(
             f"{source}: lines {first} and {second} have the same id; ids must be unique."
         )
-
-
-def _scan_folder(path: Path) -> Path:
-    name = hashlib.sha256(file_version(path).encode()).hexdigest()[:24]
-    return private_folder("corpora") / name
 
 
 def _recalled(folder: Path) -> tuple[np.ndarray, dict[str, Any]] | None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from paw_gym.internals.files import write_json
-from paw_gym.retrieval.base import Hit, SearchContext, check_queries, check_top_k
+from paw_gym.retrieval.base import Contexts, Hit
 from paw_gym.retrieval.corpus import Corpus, CorpusRetriever, CorpusSource
 from paw_gym.retrieval.encoders import Encoder, make_encoder
 from paw_gym.retrieval.index_files import (
@@ -105,14 +105,7 @@ class DenseRetriever(CorpusRetriever):
         self.effort = SearchEffort(candidates, probes, refine)
         self._settings = {"retriever": "e5", **self.meta, **asdict(self.effort)}
 
-    def search(
-        self,
-        queries: Sequence[str],
-        top_k: int = 3,
-        contexts: Sequence[SearchContext] | None = None,
-    ) -> list[list[Hit]]:
-        check_queries(queries)
-        check_top_k(top_k)
+    def _search(self, queries: Sequence[str], top_k: int, contexts: Contexts) -> list[list[Hit]]:
         if not queries:
             return []
         scores, positions = self.nearest(self.encoder.encode_queries(queries), top_k)

@@ -6,18 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paw_gym.retrieval.base import (
+    CheckedRetriever,
+    Contexts,
     Hit,
     Retriever,
-    SearchContext,
-    check_queries,
-    check_top_k,
     settings_digest,
     wants_contexts,
 )
 from paw_gym.retrieval.corpus import Corpus, CorpusSource
 
 
-class HybridRetriever:
+class HybridRetriever(CheckedRetriever):
     """Adds up ``1 / (rank_constant + rank)`` over the lists of several retrievers (Cormack et al. 2009).
 
     Args:
@@ -54,15 +53,8 @@ class HybridRetriever:
             }
         )
 
-    def search(
-        self,
-        queries: Sequence[str],
-        top_k: int = 3,
-        contexts: Sequence[SearchContext] | None = None,
-    ) -> list[list[Hit]]:
-        """See ``Retriever.search``; scores are the sums, ties in the order of the first part."""
-        check_queries(queries)
-        check_top_k(top_k)
+    def _search(self, queries: Sequence[str], top_k: int, contexts: Contexts) -> list[list[Hit]]:
+        """Scores are the sums, ties in the order of the first part."""
         depth = max(self.depth, top_k)
         lists = [part.search(queries, depth, contexts) for part in self.parts]
         return [self._fuse(ranked, top_k) for ranked in zip(*lists, strict=True)]

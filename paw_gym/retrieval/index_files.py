@@ -5,13 +5,13 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from paw_gym.internals.files import write_json
-from paw_gym.internals.locks import ProcessLock
+from paw_gym.internals.locks import only_process
 
 Progress = Callable[[str, int, int | None], None]
 """called with (what is being done, done so far, in all)"""
@@ -76,20 +76,12 @@ def require_same(folder: Path, found: Mapping[str, Any], wanted: Mapping[str, An
             )
 
 
-@contextmanager
-def only_builder(folder: Path) -> Iterator[None]:
+def only_builder(folder: Path) -> AbstractContextManager[None]:
     """Makes the folder of an index and keeps other builds out of it; a killed process lets it go."""
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = ProcessLock(folder)
-    try:
-        if not lock.take():
-            raise ValueError(
-                f"Another process is building the index in {folder}. Wait until it is done, or choose "
-                "another folder."
-            )
-        yield
-    finally:
-        lock.close()
+    return only_process(
+        folder,
+        "Another process is building the index in {folder}. Wait until it is done, or choose another folder.",
+    )
 
 
 def reserve(path: Path) -> None:

@@ -30,7 +30,9 @@ def stem(word: str) -> str:
     """
     if len(word) <= 2:
         return word
-    word = _step_1c(_step_1b(_step_1a(word)))
+    word = _step_1b(_step_1a(word))
+    if word.endswith("y") and "v" in _kinds(word[:-1]):
+        word = word[:-1] + "i"
     word = _replace(word, _STEP_2, 0)
     word = _replace(word, _STEP_3, 0)
     word = _replace(word, _STEP_4, 1)
@@ -56,9 +58,7 @@ def _ends_cvc(word: str) -> bool:
 
 
 def _step_1a(word: str) -> str:
-    if word.endswith("sses"):
-        return word[:-2]
-    if word.endswith("ies"):
+    if word.endswith(("sses", "ies")):
         return word[:-2]
     if word.endswith("s") and not word.endswith("ss"):
         return word[:-1]
@@ -81,10 +81,6 @@ def _tidy(rest: str) -> str:
     if len(rest) > 1 and rest[-1] == rest[-2] and _kinds(rest)[-1] == "c":
         return rest if rest[-1] in "lsz" else rest[:-1]
     return rest + "e" if _measure(rest) == 1 and _ends_cvc(rest) else rest
-
-
-def _step_1c(word: str) -> str:
-    return word[:-1] + "i" if word.endswith("y") and "v" in _kinds(word[:-1]) else word
 
 
 def _replace(word: str, suffixes: dict[str, str], above: int) -> str:

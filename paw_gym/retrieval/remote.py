@@ -12,16 +12,15 @@ from typing import Any
 from paw_gym.internals.cache import own_token
 from paw_gym.internals.http import HttpError, JsonClient
 from paw_gym.retrieval.base import (
+    CheckedRetriever,
+    Contexts,
     Hit,
     RetrieverError,
-    SearchContext,
-    check_queries,
-    check_top_k,
     settings_digest,
 )
 
 
-class RemoteRetriever:
+class RemoteRetriever(CheckedRetriever):
     """Asks a retrieval server.
 
     An address that ends in ``/retrieve`` is spoken to in Search-R1's format. Otherwise the server is
@@ -77,14 +76,7 @@ class RemoteRetriever:
         own = self.info().get("fingerprint")
         return str(own) if own else settings_digest({"retriever": self.client.url})
 
-    def search(
-        self,
-        queries: Sequence[str],
-        top_k: int = 3,
-        contexts: Sequence[SearchContext] | None = None,
-    ) -> list[list[Hit]]:
-        check_queries(queries)
-        check_top_k(top_k)
+    def _search(self, queries: Sequence[str], top_k: int, contexts: Contexts) -> list[list[Hit]]:
         found: list[list[Hit]] = []
         for start in range(0, len(queries), self.batch_size):
             part = queries[start : start + self.batch_size]
@@ -92,9 +84,7 @@ class RemoteRetriever:
             found += self._typed(part, top_k, some) if self.info() else self._plain(part, top_k)
         return found
 
-    def _typed(
-        self, queries: Sequence[str], top_k: int, contexts: Sequence[SearchContext] | None
-    ) -> list[list[Hit]]:
+    def _typed(self, queries: Sequence[str], top_k: int, contexts: Contexts) -> list[list[Hit]]:
         payload: dict[str, Any] = {"queries": list(queries), "top_k": top_k}
         if contexts is not None and self.wants_contexts:
             payload["contexts"] = [asdict(context) for context in contexts]

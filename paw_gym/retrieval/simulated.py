@@ -20,11 +20,11 @@ from paw_gym.internals.http import HttpError, JsonClient
 from paw_gym.internals.naming import require_choice
 from paw_gym.internals.replies import read_chat, split_thought
 from paw_gym.retrieval.base import (
+    CheckedRetriever,
+    Contexts,
     Hit,
     RetrieverError,
     SearchContext,
-    check_queries,
-    check_top_k,
     settings_digest,
 )
 
@@ -161,7 +161,7 @@ class ScriptWriter:
         return {"writer": "script"}
 
 
-class SimulatedRetriever:
+class SimulatedRetriever(CheckedRetriever):
     """Asks a language model to write what a search might return.
 
     Whether a result is noisy follows from the query, its context and the seed, so a search that is
@@ -244,20 +244,13 @@ class SimulatedRetriever:
         """The present share of noisy results, for searches that state no progress."""
         return self.curriculum.noise(self.searches / self.curriculum.searches)
 
-    def search(
-        self,
-        queries: Sequence[str],
-        top_k: int = 3,
-        contexts: Sequence[SearchContext] | None = None,
-    ) -> list[list[Hit]]:
-        """See ``Retriever.search``; without a context the query counts as the question."""
-        check_queries(queries)
-        check_top_k(top_k)
+    def _search(self, queries: Sequence[str], top_k: int, contexts: Contexts) -> list[list[Hit]]:
+        """Without a context the query counts as the question."""
         given = contexts if contexts is not None else [SearchContext(query) for query in queries]
         counted = self.noise
         with ThreadPoolExecutor(max(1, min(self.parallel, len(queries)))) as pool:
             work = [
-                pool.submit(self._write, q, c, top_k, self._share(c, counted))
+                pool.submit(self._write, q, c, top_k, counted)
                 for q, c in zip(queries, given, strict=True)
             ]
             found = [task.result() for task in work]
@@ -265,20 +258,17 @@ class SimulatedRetriever:
             self.searches += sum(context.progress is None for context in given)
         return found
 
-    def _share(self, context: SearchContext, counted: float) -> float:
-        return counted if context.progress is None else self.curriculum.noise(context.progress)
-
     def is_noisy(self, query: str, context: SearchContext, share: float) -> bool:
         """Says if this search gets a noisy result when that share of all does."""
         key = json.dumps([self.seed, query, context.question, context.seed])
         uniform = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") / 2**64
         return uniform < share
 
-    def _write(self, query: str, context: SearchContext, top_k: int, share: float) -> list[Hit]:
+    def _write(self, query: str, context: SearchContext, top_k: int, counted: float) -> list[Hit]:
+        progress = context.progress
+        share = counted if progress is None else self.curriculum.noise(progress)
         noisy = self.is_noisy(query, context, share)
         documents = self.writer.write(query, context, top_k, noisy)
-        return [Hit(_name(d), d, 1 / (n + 1)) for n, d in enumerate(documents)]
-
-
-def _name(document: str) -> str:
-    return f"sim-{hashlib.sha256(document.encode('utf-8', 'replace')).hexdigest()[:12]}"
+        hashed = (hashlib.sha256(d.encode("utf-8", "replace")).hexdigest() for d in documents)
+        named = zip(hashed, documents, strict=True)
+        return [Hit(f"sim-{h[:12]}", d, 1 / (n + 1)) for n, (h, d) in enumerate(named)]

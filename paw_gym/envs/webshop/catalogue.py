@@ -14,7 +14,7 @@ import json
 import mmap
 from array import array
 from collections.abc import Iterable, Iterator
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from paw_gym.internals.files import new_folder, write_json
 from paw_gym.retrieval.base import Passage
-from paw_gym.retrieval.bm25_index import ARRAYS, BM25Index, build_index
+from paw_gym.retrieval.bm25_index import BM25Index, build_index
 
 FORMAT = 1
 """of compiled catalogues; a folder of another format is compiled anew"""
@@ -122,10 +122,7 @@ class Catalogue:
     @cached_property
     def search_index(self) -> BM25Index:
         """The index; its positions are places in ``asin_order``."""
-        index = BM25Index.load(self.folder / _SEARCH)
-        # plain views of the mapped arrays: NumPy's own class for them slows every access down
-        views: dict[str, Any] = {name: np.asarray(getattr(index, name)) for name in ARRAYS}
-        return replace(index, **views)
+        return BM25Index.load(self.folder / _SEARCH)
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
@@ -144,11 +141,9 @@ class Catalogue:
 
     def number_of(self, asin: str) -> int:
         """The place of a product."""
-        code = asin.encode()
-        place = int(np.searchsorted(self._asins, code))
-        if place == len(self._asins) or self._asins[place] != code:
+        if asin not in self:
             raise KeyError(f"The catalogue has no product {asin!r}.")
-        return int(self._by_asin[place])
+        return int(self._by_asin[np.searchsorted(self._asins, asin.encode())])
 
     def __contains__(self, asin: str) -> bool:
         code = asin.encode()

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from paw_gym.core import Task, TaskSet, split_of_key
 from paw_gym.envs.webshop.catalogue import Catalogue, Product, text, texts
 from paw_gym.internals.files import open_text
@@ -127,16 +129,9 @@ def count_combinations(product: Product) -> int:
 
 def synthetic_goal(product: Product, number: int, price: float, seed: int) -> Goal:
     """A product's synthetic goal for the ``number``-th choice of its options."""
-    names = sorted(name for name, _ in product.options)
-    values = dict(product.options)
-    sizes = [len(values[name]) for name in names]
-    picks: list[int] = []
-    for size in reversed(sizes):
-        number, pick = divmod(number, size)
-        picks.append(pick)
-    options = tuple(
-        (name, values[name][pick]) for name, pick in zip(names, reversed(picks), strict=True)
-    )
+    listed = sorted(product.options)
+    picks = np.unravel_index(number, [len(values) for _, values in listed])
+    options = [(name, values[pick]) for (name, values), pick in zip(listed, picks, strict=True)]
     limit, words = sample_limit(price, seeded("limit", seed, product.asin))
     asked = ", and ".join(f"{name}: {value}" for name, value in options)
     return Goal(
@@ -146,7 +141,7 @@ def synthetic_goal(product: Product, number: int, price: float, seed: int) -> Go
         product_category=product.product_category,
         instruction=f"{product.instruction}{' with ' if asked else ''}{asked}{words}",
         attributes=product.instruction_attributes,
-        options=options,
+        options=tuple(options),
         price_upper=limit,
         category=product.category,
     )

@@ -63,25 +63,20 @@ class NativeState(NamedTuple):
     toggled: int
 
 
+_MASKS = ("opened", "clean", "hot", "cool", "sliced", "toggled")
+"""the last fields of a state, which a game has at its start and an engine has now"""
+
+
 class NativeEngine:
     """Plays a `CompiledGame`. Cheap to construct; many engines share one game."""
 
-    __slots__ = (
-        "_menu",
-        "clean",
-        "contents",
-        "cool",
-        "game",
-        "held",
-        "hot",
-        "location",
-        "objects_at",
-        "opened",
-        "sliced",
-        "taken_from",
-        "toggled",
-        "won",
-    )
+    __slots__ = (*NativeState._fields, "_menu", "won")
+    opened: int
+    clean: int
+    hot: int
+    cool: int
+    sliced: int
+    toggled: int
 
     def __init__(self, game: CompiledGame) -> None:
         self.game = game
@@ -90,18 +85,13 @@ class NativeEngine:
     def reset(self) -> str:
         game = self.game
         start = NativeState(
-            game=game.digest,
-            location=game.start,
-            held=-1,
-            contents=game.contents,
-            taken_from=(0,) * len(game.receptacles),
-            objects_at=game.objects_at,
-            opened=game.opened,
-            clean=game.clean,
-            hot=game.hot,
-            cool=game.cool,
-            sliced=game.sliced,
-            toggled=game.toggled,
+            game.digest,
+            game.start,
+            -1,
+            game.contents,
+            (0,) * len(game.receptacles),
+            game.objects_at,
+            *(getattr(game, name) for name in _MASKS),
         )
         self.restore_state(start)
         return text.opening(game)
@@ -121,18 +111,13 @@ class NativeEngine:
 
     def save_state(self) -> NativeState:
         return NativeState(
-            game=self.game.digest,
-            location=self.location,
-            held=self.held,
-            contents=tuple(self.contents),
-            taken_from=tuple(self.taken_from),
-            objects_at=tuple(self.objects_at),
-            opened=self.opened,
-            clean=self.clean,
-            hot=self.hot,
-            cool=self.cool,
-            sliced=self.sliced,
-            toggled=self.toggled,
+            self.game.digest,
+            self.location,
+            self.held,
+            tuple(self.contents),
+            tuple(self.taken_from),
+            tuple(self.objects_at),
+            *(getattr(self, name) for name in _MASKS),
         )
 
     def restore_state(self, state: object) -> None:
@@ -141,17 +126,11 @@ class NativeEngine:
             raise TypeError(f"expected a NativeState of save_state(), got {type(state).__name__}")
         if state.game != self.game.digest:
             raise ValueError("the saved state belongs to another game")
-        self.location = state.location
-        self.held = state.held
-        self.contents = list(state.contents)
-        self.taken_from = list(state.taken_from)
+        self.location, self.held = state.location, state.held
+        self.contents, self.taken_from = list(state.contents), list(state.taken_from)
         self.objects_at = list(state.objects_at)
-        self.opened = state.opened
-        self.clean = state.clean
-        self.hot = state.hot
-        self.cool = state.cool
-        self.sliced = state.sliced
-        self.toggled = state.toggled
+        for name in _MASKS:
+            setattr(self, name, getattr(state, name))
         self._refresh()
 
     def _apply(self, action: Action) -> str:
