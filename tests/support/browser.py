@@ -13,7 +13,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+SECONDS = 120.0
+"""that a page has for what it does at once: the limit only ends a test that has failed"""
 CHROMIUM = next((path for n in ("chromium", "google-chrome") if (path := shutil.which(n))), None)
+PAINTED = "performance.getEntriesByName('first-contentful-paint').length > 0"
+"""until then the browser drops what is typed and clicked"""
 
 
 class Browser:
@@ -62,6 +66,7 @@ class Browser:
             deviceScaleFactor=1,
             mobile=False,
         )
+        self.wait_for(f"innerWidth === {width} && innerHeight === {height}")
 
     def _call(self, method: str, **parameters: Any) -> dict[str, Any]:
         self._number += 1
@@ -91,7 +96,8 @@ class Browser:
 
     def wait_for(self, script: str) -> Any:
         """Waits until an expression is true."""
-        for _ in range(600):
+        end = time.monotonic() + SECONDS
+        while time.monotonic() < end:
             with contextlib.suppress(RuntimeError):  # the page is changing
                 if self.run("document.readyState") == "complete" and (value := self.run(script)):
                     return value
@@ -103,28 +109,37 @@ class Browser:
         self.wait_for(f"location.href.startsWith({json.dumps(url)})")
 
     def click(self, selector: str) -> None:
-        """Clicks with the mouse in the middle of an element."""
-        find = f"document.querySelector({json.dumps(selector)})"
-        self.wait_for(find + " !== null")
-        box = self.run(
-            f"(() => {{ const e = {find}; e.scrollIntoView({{block: 'center'}}); "
-            "const b = e.getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2] })()"
+        """Clicks with the mouse in the middle of an element; again if a redraw took it away meanwhile."""
+        name = json.dumps(selector)
+        self.wait_for(f"{PAINTED} && document.querySelector({name}) !== null")
+        self.run(
+            "addEventListener('click', e => { window.hit ||= e.isTrusted && "
+            f"e.target.closest({name}) !== null }}, {{capture: true}})"
         )
-        for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
-            self._call(
-                "Input.dispatchMouseEvent",
-                type=kind,
-                x=box[0],
-                y=box[1],
-                button="none" if kind == "mouseMoved" else "left",
-                clickCount=0 if kind == "mouseMoved" else 1,
+        for _ in range(20):
+            x, y = self.wait_for(
+                f"(() => {{ const e = document.querySelector({name}); window.hit = false; "
+                "e.scrollIntoView({block: 'center'}); const b = e.getBoundingClientRect(); "
+                "return [b.x + b.width / 2, b.y + b.height / 2] })()"
             )
+            for kind, count in (("mouseMoved", 0), ("mousePressed", 1), ("mouseReleased", 1)):
+                self._call(
+                    "Input.dispatchMouseEvent", type=kind, x=x, y=y, clickCount=count,
+                    button="left" if count else "none",
+                )  # fmt: skip
+            with contextlib.suppress(RuntimeError):  # the click led to another page
+                if self.run("window.hit") is False:
+                    continue
+            return
+        raise AssertionError(f"no click reaches {selector}")
 
     def type(self, text: str) -> None:
+        self.wait_for(PAINTED)
         for character in text:
             self._call("Input.dispatchKeyEvent", type="char", text=character)
 
     def press(self, key: str) -> None:
+        self.wait_for(PAINTED)
         codes = {"Enter": (13, "\r"), "Tab": (9, ""), " ": (32, " ")}
         code, text = codes[key]
         common = {"key": key, "windowsVirtualKeyCode": code}

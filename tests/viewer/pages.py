@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from browser import Browser
+from browser import PAINTED, Browser
 
 _CODES = {"Enter": 13, "Escape": 27, "ArrowDown": 40, "ArrowUp": 38, "PageDown": 34, "End": 35}
 _WATCH = """
@@ -27,6 +27,7 @@ class Pages(Browser):
 
     def key(self, key: str, times: int = 1) -> None:
         """Presses and lets go of a key."""
+        self.wait_for(PAINTED)
         text = {"text": key} if len(key) == 1 else {"text": "\r"} if key == "Enter" else {}
         common = {"key": key, "windowsVirtualKeyCode": _CODES.get(key, ord(key[0].upper()))}
         for _ in range(times):

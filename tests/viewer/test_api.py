@@ -29,7 +29,7 @@ Ask = Callable[..., Any]
 
 
 def eventually(check: Callable[[], Any]) -> Any:
-    for _ in range(600):
+    for _ in range(2400):
         if found := check():
             return found
         time.sleep(0.05)

@@ -21,6 +21,10 @@ _TOKENS = """[...document.querySelectorAll(".turn-card")].map((card) =>
         tok.textContent, tok.style.getPropertyValue("--p"), getComputedStyle(tok).backgroundColor,
         tok.className]))"""
 
+_DRAWN = """[...document.querySelectorAll("figure")].every((figure) => !figure.clientWidth ||
+    figure.querySelector("svg").getAttribute("width") === String(figure.clientWidth))"""
+"""charts are as wide as there is room for"""
+
 
 def _selected(pages: Any) -> str:
     return str(pages.run("document.querySelector('.row[aria-selected=true] .r1')?.textContent"))
@@ -80,7 +84,7 @@ def test_a_real_run_from_curves_to_a_turn(real_run: Path, view: Any, pages: Any)
     pages.open(view(real_run))
     pages.is_there("figure[data-metric=obs_nll] polyline")
     assert pages.address().startswith("#/smoke/curves")  # the only run opens by itself
-    assert "4 / 4" in pages.text(".cards")
+    pages.wait_for("document.querySelector('.cards').textContent.includes('4 / 4')")
     pages.key("3")
     pages.wait_for("document.querySelectorAll('.row.episode').length > 5")
     before, after = (
@@ -123,12 +127,14 @@ def test_a_brush_chooses_updates_everywhere(small_run: Path, view: Any, pages: A
     pages.open(f"{address}/#/small/curves")
     pages.is_there("figure[data-metric=success_rate] polyline")
     last = json.loads((small_run / "metrics.jsonl").read_text().splitlines()[-1])["update"]
+    kept = "document.querySelector('.kept').textContent.includes('{} episodes')"
+    pages.wait_for(kept.format(8 * last))  # all is there: nothing moves any more
     pages.drag(".overview", 0.25, 0.75)
     pages.is_there(".chosen")
     first, end = map(int, (_param(pages, "u") or "").split("-"))
     assert first == pytest.approx(0.25 * last, abs=1) and end == pytest.approx(0.75 * last, abs=1)
     count = 8 * (end - first + 1)
-    pages.wait_for(f"document.querySelector('.kept').textContent.includes('{count} episodes')")
+    pages.wait_for(kept.format(count))
     pages.key("3")
     _counts(pages, f"{count} episodes")
     origins = set(
@@ -151,7 +157,7 @@ def test_the_keyboard_and_the_address(small_run: Path, view: Any, pages: Any) ->
     pages.wait_for("location.hash.includes('turn=1')")
     pages.is_there(".turn-card[data-step='1'][aria-current]")
     pages.key("ArrowDown")
-    pages.wait_for("location.hash.includes('turn=2')")
+    pages.is_there(".turn-card[data-step='2'][aria-current]")
     pages.key("n")
     pages.is_there(".turn-card[data-step='3'][aria-current]")
     pages.wait_for(  # the list goes along
@@ -222,7 +228,8 @@ def test_hostile_text_stays_text(view: Any, pages: Any, tmp_path: Path) -> None:
     for tab in ("curves", "groups", "episodes", "turns"):
         name = "%3Cb%3E%22run%22%20%26amp%3B%20100%25"
         pages.open(f"{address}/#/{name}/{tab}?ep=000001.0&turn=0&resp=1")
-        pages.is_there({"curves": "figure", "groups": ".side"}.get(tab, ".turn-card .tok"))
+        shown = {"curves": "figure", "groups": ".side", "turns": ".row.turn"}
+        pages.is_there(shown.get(tab, ".turn-card .tok"))
         if tab == "episodes":
             pages.key("o"), pages.key("a")
             pages.wait_for("document.querySelectorAll('.admissible li, .prompt pre').length === 2")
@@ -243,8 +250,8 @@ def test_a_page_follows_the_run(small_run: Path, view: Any, pages: Any, tmp_path
     (run / "metrics.jsonl").write_text(lines[0])
     address = view(run)
     pages.open(f"{address}/#/small/episodes?sort=newest")
-    pages.wait_for("/^\\d+ episodes$/.test(document.querySelector('.count')?.textContent || '')")
-    before = int(pages.text(".count").split()[0])
+    before = sum(1 for path in (run / "rollouts").iterdir() for _ in read_jsonl(path))
+    _counts(pages, f"{before} episodes")
     for name in ("tokens", "rollouts"):
         shutil.copy(small_run / name / "000013.jsonl", run / name / "new")
         os.replace(run / name / "new", run / name / "000013.jsonl")
@@ -344,6 +351,7 @@ def test_runs_over_one_another(small_run: Path, tmp_path: Path, view: Any, pages
     )
     assert rows == [["seed", "3", "20"]]
     line = f"document.querySelector('{chart} .line').getAttribute('points')"
+    pages.wait_for(_DRAWN)
     before = pages.run(line)
     pages.run("(() => { const s = document.querySelector('.smoothing input'); s.value = 3; "
               "s.dispatchEvent(new Event('input')) })()")  # fmt: skip
@@ -355,7 +363,7 @@ def test_runs_over_one_another(small_run: Path, tmp_path: Path, view: Any, pages
     for width, theme in ((420, "dark"), (1280, "light")):
         pages.size(width, 900)
         pages.theme(theme)
-        pages.wait_for(f"document.querySelector('{chart} svg').clientWidth < {width}")
+        pages.wait_for(_DRAWN)
         assert _overflow(pages) == []
     pages.click(".legend-runs .remove")
     pages.wait_for("document.querySelectorAll('.legend-runs .swatch').length === 1")
