@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from servers import free_port
 
 torch = pytest.importorskip("torch")
 
@@ -321,7 +321,7 @@ def test_deepspeed_learns_what_the_local_engine_learns(
     cases, locals_ = zip(*made, strict=True)
     given = {"cases": list(cases), "layouts": LAYOUTS}
     torch.save(given, tmp_path / "cases.pt")
-    results = _ranks("one_deepspeed_rank.py", ranks, tmp_path, str(_free_port()))
+    results = _ranks("one_deepspeed_rank.py", ranks, tmp_path, str(free_port()))
     for own in results:  # every rank has the gradients and metrics of all
         for layout, found in zip(LAYOUTS, own, strict=True):
             for name, result, local in zip([*CASES, *CRITICS], found, locals_, strict=True):
@@ -349,7 +349,7 @@ def test_deepspeed_sums_and_averages_gradients_in_float32(
     """The last case fails when DeepSpeed does by itself what ours makes it do."""
     command = [sys.executable, str(Path(__file__).with_name("sum_of_gradients.py")), str(stage)]
     done = subprocess.run(
-        [*command, str(_free_port()), kind],
+        [*command, str(free_port()), kind],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         cwd=Path(__file__).parents[2],
         capture_output=True,
@@ -369,12 +369,6 @@ def _named(case: str) -> Iterator[None]:
         yield
     except AssertionError as error:
         raise AssertionError(f"{case}: {error}") from error
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def _ranks(program: str, ranks: int, folder: Path, *arguments: str) -> list[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -20,9 +21,12 @@ from typing import Any
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port below those that systems give to connections, so that nobody gets it meanwhile."""
+    while True:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            port = 10_000 + secrets.randbelow(20_000)
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def status_of(url: str, **headers: str) -> int:
