@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from paw_gym.registration import _OWN
 
 # a busy machine is no failure, so an example may take as long as it takes
-settings.register_profile("paw", deadline=None, max_examples=50)
+settings.register_profile(
+    "paw", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("paw")
 
 ROOT = Path(__file__).resolve().parents[1]

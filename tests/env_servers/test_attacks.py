@@ -301,4 +301,5 @@ def test_what_does_not_arrive_is_not_waited_for(text: bytes) -> None:
     with serving(made("retriever"), {"HEAD_CHECKS": 0, "BODY_CHECKS": 1}) as port:
         with closing(_connected(port, text=text)) as connection:
             assert b"408" in _rest(connection)
-        assert _health(port) == 200
+        # one that a busy machine holds up between its connection and its request is cut off, too
+        assert 200 in (_health(port) for _ in range(20))

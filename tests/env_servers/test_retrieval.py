@@ -38,7 +38,7 @@ JSON = {"Content-Type": "application/json"}
 
 
 class Echo:
-    """Finds passages that tell which query they are for; slow, or broken, when told to be."""
+    """Finds passages that tell which query they are for; slow, held up or broken when told to be."""
 
     fingerprint = "echo"
     wants_contexts = False
@@ -46,6 +46,8 @@ class Echo:
     def __init__(self, seconds: float = 0.0) -> None:
         self.seconds = seconds
         self.broken: Exception | None = None
+        self.let = threading.Event()
+        self.let.set()
         self.calls: list[int] = []
 
     def search(
@@ -56,6 +58,7 @@ class Echo:
     ) -> list[list[Hit]]:
         self.calls.append(len(queries))
         time.sleep(self.seconds)
+        assert self.let.wait(120)
         if self.broken:
             raise self.broken
         told = [c.question for c in contexts] if contexts else queries
@@ -189,30 +192,35 @@ def test_requests_of_different_kinds_do_not_share_a_call() -> None:
 
 def test_who_hangs_up_costs_no_call() -> None:
     async def run() -> list[int]:
-        echo = Echo(seconds=0.05)
+        echo = Echo()
+        echo.let.clear()
         batcher = Batcher(echo, threads=1)
         batcher.start()
         first = asyncio.create_task(batcher.search(["a"], 1))
-        await asyncio.sleep(0.01)
+        while not echo.calls:
+            await asyncio.sleep(0.01)
         second = asyncio.create_task(batcher.search(["b"], 1))
-        await asyncio.sleep(0.01)
+        while batcher.pending < 2:
+            await asyncio.sleep(0.01)
         second.cancel()
+        echo.let.set()
         await first
-        await asyncio.sleep(0.05)
+        await batcher.search(["c"], 1)  # its turn comes after the second's
         assert batcher.pending == 0
         await batcher.close()
         return echo.calls
 
-    assert asyncio.run(run()) == [1]
+    assert asyncio.run(run()) == [1, 1]
 
 
 def test_too_many_are_sent_away() -> None:
-    echo = Echo(seconds=0.3)
+    echo = Echo()
+    echo.let.clear()
     answers: list[tuple[int, str | None]] = []
     with running(echo, max_batch=1, threads=1, max_pending=3) as url:
 
         def ask() -> None:
-            connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=20)
+            connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)
             connection.request("POST", "/retrieve", json.dumps({"queries": ["a"], "topk": 1}), JSON)
             answer = connection.getresponse()
             answers.append((answer.status, answer.getheader("Retry-After")))
@@ -220,10 +228,12 @@ def test_too_many_are_sent_away() -> None:
         threads = [threading.Thread(target=ask) for _ in range(8)]
         for thread in threads:
             thread.start()
+        while len(answers) < 5:
+            time.sleep(0.01)
+        echo.let.set()
         for thread in threads:
             thread.join()
-    assert set(answers) == {(200, None), (429, "1")}
-    assert answers.count((200, None)) >= 3
+    assert answers == [(429, "1")] * 5 + [(200, None)] * 3
 
 
 def test_a_broken_retriever_is_told_and_does_not_stay_broken() -> None:

@@ -127,7 +127,7 @@ def gateway() -> Iterator[RunningGateway]:
 def lone() -> Iterator[RunningGateway]:
     """A gateway whose sessions all share one worker, for tests that kill it."""
     _need_server()
-    running = RunningGateway("--workers", "1", "--step-seconds", "3")
+    running = RunningGateway("--workers", "1", "--step-seconds", "8")
     yield running
     running.kill()
 

@@ -275,7 +275,7 @@ def test_clients_wait_while_an_environment_hangs(lone: RunningGateway) -> None:
         time.sleep(0.2)
         waited = threads.submit(gateway.step, other, "fine")
         assert waited.result()["status"] == 200
-        assert "took longer than 3 s" in hung.result()["answer"]["detail"]
+        assert "took longer than 8 s" in hung.result()["answer"]["detail"]
 
 
 # --- other ways in -----------------------------------------------------------------------------------
@@ -344,9 +344,9 @@ def test_it_drains_and_leaves_nothing(serve: Any) -> None:
     assert gateway.step(session, "roll", at=0)["status"] == 200
     assert gateway.process.poll() is None
     assert gateway.calls({"op": "close", "session": session})[0]["status"] == 200
-    assert gateway.process.wait(60) == 0
+    assert gateway.process.wait(120) == 0
     assert len(workers) == 2
-    wait_until(lambda: not any(map(is_alive, workers)), "the workers are gone", 10)
+    wait_until(lambda: not any(map(is_alive, workers)), "the workers are gone")
 
 
 def test_sessions_that_go_on_too_long_are_ended(serve: Any) -> None:
@@ -360,4 +360,4 @@ def test_workers_do_not_outlive_a_gateway_that_is_killed(serve: Any) -> None:
     gateway.open("tests/Dice-v0")
     workers = gateway.workers()
     gateway.process.kill()
-    wait_until(lambda: not any(map(is_alive, workers)), "the workers are gone", 30)
+    wait_until(lambda: not any(map(is_alive, workers)), "the workers are gone")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,11 @@ def workers_with_java(gateway: RunningGateway) -> list[int]:
 
 
 def _children(process: int) -> list[int]:
-    listed = Path(f"/proc/{process}/task").glob("*/children")
-    return [int(child) for one in listed for child in one.read_text().split()]
+    found: list[int] = []
+    for listed in Path(f"/proc/{process}/task").glob("*/children"):
+        with suppress(OSError):  # of a thread that has just ended
+            found += map(int, listed.read_text().split())
+    return found
 
 
 def played(pool: EnvPool, crash: Callable[[], None] = lambda: None) -> list[Any]:

@@ -240,7 +240,7 @@ def test_after_a_failure_reset_begins_anew(gateway: RunningGateway) -> None:
 
 
 def test_a_session_that_expired_is_told_and_replaced(serve: Any) -> None:
-    gateway = serve("--session-minutes", "0.01", "--workers", "1")
+    gateway = serve("--session-minutes", "0.1", "--workers", "1")
     env = make_remote(gateway.url, "tests/Dice-v0")
     env.reset(seed=0)
     _wait_for_no_sessions(gateway)

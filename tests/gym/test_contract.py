@@ -217,7 +217,7 @@ def test_alfworld_keeps_it_with_the_newer_grammar() -> None:
     ).raise_for_failures()
 
 
-LIMIT = 1.5
+LIMIT = 4.0
 
 
 def busy(box_env: Any) -> Any:
@@ -261,9 +261,9 @@ def test_a_step_that_does_not_end_fails_one_check(box_env: Any, how: Any) -> Non
     )
     assert [r.status for r in report.results] == ["passed", "failed", "skipped"]
     detail = report["transitions"].detail
-    assert "did not end within 1.5 s, the time limit of one check" in detail
+    assert "did not end within 4 s, the time limit of one check" in detail
     assert re.search(r"it was in \S*test_contract\.py, line \d+, _act", detail)
-    assert "paw check --time-limit 15" in detail and "time_limit=15" in detail
+    assert "paw check --time-limit 40" in detail and "time_limit=40" in detail
     assert "in _act" in report["transitions"].traceback
     assert report["truncation"].detail == "not run: transitions was stopped before"
     assert report.summary == "1 failed, 1 passed, 1 skipped"
@@ -274,7 +274,7 @@ def test_making_the_environment_counts(box_env: Any) -> None:
         time.sleep(1000)
 
     report = check_text_env(make, only=["task_ids", "truncation"], time_limit=LIMIT)
-    assert report["task_ids"].detail.startswith("making the environment did not end within 1.5 s")
+    assert report["task_ids"].detail.startswith("making the environment did not end within 4 s")
     assert report["truncation"].status == "skipped"
 
 

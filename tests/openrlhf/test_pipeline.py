@@ -11,7 +11,7 @@ import pytest
 
 from paw_train.training.openrlhf.pipeline import RolloutPipeline
 
-SOON = 30.0
+SOON = 120.0
 """seconds that a thread has for what it does at once"""
 
 

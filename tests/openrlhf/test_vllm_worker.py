@@ -49,7 +49,7 @@ def _asked(monkeypatch: pytest.MonkeyPatch, name: str, dies: bool) -> tuple[list
     monkeypatch.setattr(vllm_worker, "WATCH_SECONDS", 0.01)
     engine = vllm_worker.PaWRollout.__new__(vllm_worker.PaWRollout)
     engine.llm = Client(dies)
-    answer = asyncio.run(asyncio.wait_for(getattr(engine, name)(*CALLS[name]), timeout=10))
+    answer = asyncio.run(asyncio.wait_for(getattr(engine, name)(*CALLS[name]), timeout=60))
     return engine.llm.calls, answer
 
 

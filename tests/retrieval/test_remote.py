@@ -26,7 +26,7 @@ def search_r1(method: str, path: str, payload: Any) -> tuple[int, Any]:
 
 
 def quick(url: str, **settings: Any) -> RemoteRetriever:
-    return RemoteRetriever(url, wait=lambda seconds: None, timeout=5, **settings)
+    return RemoteRetriever(url, wait=lambda seconds: None, timeout=60, **settings)
 
 
 @pytest.mark.parametrize("suffix", ["", "/", "/retrieve"])
@@ -58,7 +58,7 @@ def test_batches_and_waits(serving: Any) -> None:
 
     with serving(answer) as url:
         retriever = RemoteRetriever(
-            f"{url}/retrieve", batch_size=4, backoff=0.5, timeout=5, wait=waited.append
+            f"{url}/retrieve", batch_size=4, backoff=0.5, timeout=60, wait=waited.append
         )
         assert len(retriever.search([str(i) for i in range(10)], 1)) == 10
     assert seen == [4, 4, 2]
@@ -90,7 +90,7 @@ def test_every_failure_is_a_retriever_error(
 
 
 def test_a_slow_server_times_out(serving: Any) -> None:
-    with serving(lambda method, path, payload: (-3, {})) as url:
+    with serving(lambda method, path, payload: (-60, {})) as url:
         slow = RemoteRetriever(f"{url}/retrieve", timeout=0.2, attempts=2, wait=lambda s: None)
         with pytest.raises(RetrieverError, match=r"nothing came within 0.2 s"):
             slow.search(["a"])
@@ -169,7 +169,7 @@ def test_a_server_that_is_too_slow_in_an_episode(serving: Any) -> None:
     slow = [False]
 
     def answer(method: str, path: str, payload: Any) -> tuple[int, Any]:
-        return (-2, {}) if slow[0] else search_r1(method, path, payload)
+        return (-60, {}) if slow[0] else search_r1(method, path, payload)
 
     with serving(answer) as url:
         retriever = RemoteRetriever(f"{url}/retrieve", timeout=30, attempts=2, wait=lambda s: None)

@@ -8,7 +8,7 @@ import pytest
 from servers import serve
 
 Make = Callable[..., Any]
-QUICK = {"backoff": 0.0, "timeout": 10.0, "attempts": 2}
+QUICK = {"backoff": 0.0, "timeout": 60.0, "attempts": 2}
 
 
 class Endpoint:

@@ -150,7 +150,7 @@ def test_a_forked_process_leaves_the_machine_of_the_first_alone() -> None:
     held[0].reset(seed=0)
     child = multiprocessing.get_context("fork").Process(target=_begin_elsewhere, args=(held,))
     child.start()
-    child.join(60)
+    child.join(600)
     assert child.exitcode == 0
     observation, info = held[0].reset(seed=0)
     assert observation == TextWorldExpressEnv("coin").reset(seed=0)[0]

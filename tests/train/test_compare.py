@@ -371,7 +371,7 @@ def test_a_child_that_outlives_its_killed_parent_is_waited_for(
 def test_ctrl_c_stops_the_children_and_the_rest_is_left(fakes: Fakes, tmp_path: Path) -> None:
     parent = start_parent(fakes, tmp_path)
     parent.send_signal(signal.SIGINT)
-    assert parent.wait(60) == 0
+    assert parent.wait(120) == 0
     assert not is_finished(fakes.folder / "grpo-seed0")
     (fakes.folder / "go").touch()
     assert run_all(fakes, small_grid(seeds=(0,))).finished == 2

@@ -47,7 +47,7 @@ def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _policy(server: Any, api_key: str | None = None, **settings: Any) -> EndpointPolicy:
-    chosen = {"url": server.url, "cache": None, "timeout": 10.0, **settings}
+    chosen = {"url": server.url, "cache": None, "timeout": 60.0, **settings}
     return EndpointPolicy("model", EndpointSettings(**chosen), api_key)
 
 
@@ -58,7 +58,7 @@ def _ask(policy: EndpointPolicy, texts: list[str], sampling: Sampling = SAMPLING
 def _evaluate(server: Any, out: Path, cache: Path | None, *more: str) -> dict[str, Any]:
     overrides = [
         f"endpoint.url={server.url}", f"endpoint.cache={cache or 'null'}",
-        "endpoint.timeout=0.4", "endpoint.retries=60", "env.kwargs={max_steps: 8}",
+        "endpoint.timeout=60", "endpoint.retries=60", "env.kwargs={max_steps: 8}",
         "evaluation.tasks=8", "evaluation.temperature=0", *more,
     ]  # fmt: skip
     result: dict[str, Any] = json.loads(

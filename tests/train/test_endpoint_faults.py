@@ -147,7 +147,7 @@ def test_faults_and_kills_change_no_result(tmp_path: Path, monkeypatch: pytest.M
         place = [f"endpoint.url=http://127.0.0.1:{server.port}/v1", f"endpoint.cache={cache}",
                  "endpoint.timeout=1"]  # fmt: skip
         jobs = {agent: [*COMMON, *settings, *place] for agent, settings in AGENTS.items()}
-        for _ in range(20):
+        for _ in range(200):
             code, said = _run(rough, jobs, *kills[0])
             if code == 0:
                 break

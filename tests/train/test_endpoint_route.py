@@ -54,7 +54,7 @@ def server() -> Iterator[Recorder]:
 
 
 def ask(url: str) -> Any:
-    settings = EndpointSettings(url=url, cache=None, timeout=20)
+    settings = EndpointSettings(url=url, cache=None, timeout=60)
     policy = EndpointPolicy("model", settings, "a-long-key")
     (response,) = complete(policy, [[{"role": "user", "content": "door 1"}]], Sampling(0.0, 9))
     policy.close()

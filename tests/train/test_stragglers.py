@@ -25,7 +25,7 @@ from paw_train.rollouts.rollout import Trajectory, rollout, timed_out  # noqa: E
 from paw_train.settings.rollout import RolloutSettings  # noqa: E402
 from paw_train.training.records import outcome_metrics  # noqa: E402
 
-LIMIT = 1.5
+LIMIT = 3.0
 HANGING = Path(__file__).parents[1] / "gateway"
 
 
@@ -35,7 +35,7 @@ def _loop() -> None:
 
 
 def _wait() -> None:
-    threading.Event().wait(60)
+    threading.Event().wait(600)
 
 
 def _rollout(mode: str, hang: Callable[[], None], where: int) -> list[Trajectory]:
@@ -68,7 +68,7 @@ def test_a_step_that_hangs_ends_its_episode_and_the_group_is_kept(
 ) -> None:
     before = time.monotonic()
     trajectories = _rollout(mode, hang, 2)
-    assert time.monotonic() - before < 30
+    assert time.monotonic() - before < 300
     assert [timed_out(t.episode) for t in trajectories] == [False, True, *[False] * 4]
     late = trajectories[1]
     assert late.episode.error is None and not late.episode.success
@@ -98,7 +98,7 @@ def test_python_code_that_hangs_is_stopped() -> None:
         within(0.2, _loop)
     left = set(threading.enumerate()) - threads
     for thread in left:
-        thread.join(20)
+        thread.join(120)
     assert not any(thread.is_alive() for thread in left)
     with pytest.raises(ZeroDivisionError):
         within(9, lambda: 1 // 0)
@@ -107,13 +107,13 @@ def test_python_code_that_hangs_is_stopped() -> None:
 def test_a_worker_of_a_gateway_that_hangs() -> None:
     """The gateway's own limit is longer: the episode ends here, and its worker is killed there."""
     pytest.importorskip("fastapi", reason="the extra `server`")
-    words = ["--import", "troubles", "--workers", "2", "--step-seconds", "5"]
+    words = ["--import", "troubles", "--workers", "2", "--step-seconds", "8"]
     path = {"PYTHONPATH": f"{HANGING.parents[1]}:{HANGING}"}
     server = RunningServer("gateway", *words, **path)
     try:
         pool = EnvPool(lambda: AgentInterface(make_remote(server.url, "tests/Trouble-v0")), 1, 2)
+        pool.reset(["t"])  # starts both workers
         pool.episode_seconds = LIMIT
-        pool.reset(["t"])
         hanging, going = (f"<action>{word}</action>" for word in ("hang", "go on"))
         left = pool.step([hanging, going])
         assert [slot.index for slot in left] == [1]

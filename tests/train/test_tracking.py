@@ -224,7 +224,7 @@ def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("WANDB_DATA_DIR", str(tmp_path / "data"))
     folder = tmp_path / "run"
-    state = two_sessions(folder, "wandb")
+    state = two_sessions(folder, "wandb", wait=1.0)  # folders, too
     logs = sorted(folder.glob("wandb/offline-run-*/*.wandb"))
     assert len(logs) == 2 and all(state["id"] in log.name for log in logs)
     from wandb.proto.wandb_internal_pb2 import Record
