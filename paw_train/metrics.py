@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -22,10 +22,6 @@ class Metric:
 
     name: str
     """key in ``metrics.jsonl``"""
-    section: str
-    """heading of its section"""
-    chart: str
-    """title of its chart; metrics of one chart share it"""
     meaning: str
     """a phrase that describes it"""
     unit: Unit = ""
@@ -39,6 +35,10 @@ class Metric:
     """whether its chart has a smoothed line"""
     optional: bool = False
     """whether it is measured under some settings only, and so not expected in every run"""
+    section: str = ""
+    """heading of its section"""
+    chart: str = ""
+    """title of its chart; metrics of one chart share it"""
 
     @property
     def title(self) -> str:
@@ -52,275 +52,213 @@ class Metric:
         return f"{self.chart}: {self.title}" if shared else self.chart
 
 
-_OUTCOME, _WORLD, _POLICY = "Success and reward", "World model", "Policy"
-_CRITIC, _COST = "Critic", "Episodes and time"
-_ALL = (
-    Metric("success_rate", _OUTCOME, "Success", "episodes solved in training", "share"),
-    Metric("reward_mean", _OUTCOME, "Reward", "mean return of an episode in training", "reward"),
-    Metric(
-        "penalty_share",
-        _OUTCOME,
-        "Advantages from penalties alone",
-        "share of all advantages in groups whose episodes differ in penalties only",
-        "share",
-        optional=True,
-    ),
-    Metric(
-        "equal_groups",
-        _OUTCOME,
-        "Groups with equal returns",
-        "share of groups, of two episodes or more, that give no advantage",
-        "share",
-        optional=True,
-    ),
-    Metric(
-        "wm_loss",
-        _WORLD,
-        "World-model loss",
-        "mean over the supervised observations (Eq. 8 for CMAE)",
-        label="WM loss",
-    ),
-    Metric(
-        "wm_term",
-        _WORLD,
-        "World-model term",
-        "of the objective, with all weights (Eq. 11)",
-        label="WM term",
-        optional=True,
-    ),
-    Metric(
-        "lambda_mean",
-        _WORLD,
-        "Adaptive weight λ",
-        "1 − mean return / R_max (Eq. 10), or 1 where it is fixed; mean over groups",
-        label="λ",
-    ),
-    Metric(
-        "clipped_share",
-        _WORLD,
-        "Clipped share",
-        "observation tokens predicted with p > ρ, which are left out (Eq. 7)",
-        "share",
-        label="clipped",
-    ),
-    Metric(
-        "obs_nll",
-        _WORLD,
-        "Observation NLL",
-        "per token of the next observation, also logged without PaW",
-        "nats",
-        label="NLL",
-    ),
-    Metric(
-        "selected_share",
-        _WORLD,
-        "Selected share",
-        "transitions with world-model supervision (α)",
-        "share",
-        smooth=False,
-    ),
-    Metric(
-        "entropy_threshold",
-        _WORLD,
-        "Action entropy at selection",
-        "lowest of the selected transitions (Eq. 4)",
-        "nats",
-        label="threshold",
-    ),
-    Metric(
-        "entropy_mean",
-        _WORLD,
-        "Action entropy at selection",
-        "mean of the update's transitions",
-        "nats",
-        label="mean",
-    ),
-    Metric(
-        "unique_share",
-        _WORLD,
-        "Unique transitions",
-        "of the update, where they are counted",
-        "share",
-        optional=True,
-    ),
-    Metric("kl", _POLICY, "KL", "to the policy that RL started from", "nats"),
-    Metric("entropy", _POLICY, "Entropy", "of the action tokens, over the vocabulary", "nats"),
-    Metric("policy_loss", _POLICY, "Policy loss", "clipped surrogate"),
-    Metric(
-        "clip_fraction",
-        _POLICY,
-        "Clip fraction",
-        "action tokens whose ratio was clipped",
-        "share",
-        label="clipped",
-    ),
-    Metric("grad_norm", _POLICY, "Gradient norms", "before clipping", label="whole", log=True),
-    Metric(
-        "grad_norm_policy",
-        _POLICY,
-        "Gradient norms",
-        "of the policy term",
-        label="policy",
-        log=True,
-    ),
-    Metric(
-        "grad_norm_wm",
-        _POLICY,
-        "Gradient norms",
-        "of the world-model term",
-        label="world model",
-        log=True,
-    ),
-    Metric(
-        "ratio_max",
-        _POLICY,
-        "Probability ratio",
-        "of an action token, policy now to policy that sampled",
-        label="highest",
-        merge="max",
-        log=True,
-    ),
-    Metric(
-        "ratio_mean",
-        _POLICY,
-        "Probability ratio",
-        "mean over the action tokens",
-        label="mean",
-        log=True,
-    ),
-    Metric(
-        "ratio_min",
-        _POLICY,
-        "Probability ratio",
-        "lowest of an action token",
-        label="lowest",
-        merge="min",
-        log=True,
-    ),
-    Metric(
-        "staleness",
-        _POLICY,
-        "Staleness",
-        "updates by which the policy that sampled was behind",
-        smooth=False,
-        optional=True,
-    ),
-    Metric(
-        "importance_mean",
-        _POLICY,
-        "Importance weight",
-        "of an action token, policy before the update to policy that sampled, truncated",
-        label="mean",
-        optional=True,
-    ),
-    Metric(
-        "importance_min",
-        _POLICY,
-        "Importance weight",
-        "lowest of an action token",
-        label="lowest",
-        optional=True,
-    ),
-    Metric(
-        "importance_capped",
-        _POLICY,
-        "Truncated importance weights",
-        "action tokens whose weight was truncated",
-        "share",
-        optional=True,
-    ),
-    Metric("lr", _POLICY, "Learning rate", "of the update", smooth=False),
-    Metric(
-        "skipped",
-        _POLICY,
-        "Skipped steps",
-        "optimizer steps without a finite gradient",
-        "share",
-        optional=True,
-    ),
-    Metric("value_loss", _CRITIC, "Value loss", "half the squared error", optional=True),
-    Metric(
-        "grad_norm_value",
-        _CRITIC,
-        "Critic's gradient norm",
-        "before clipping",
-        log=True,
-        optional=True,
-    ),
-    Metric("steps_mean", _COST, "Episode length", "turns of an episode", "steps"),
-    Metric(
-        "invalid_rate",
-        _COST,
-        "Invalid responses",
-        "turns that cost the penalty (env.invalid_when)",
-        "share",
-        label="invalid",
-    ),
-    Metric(
-        "refused_rate",
-        _COST,
-        "Invalid responses",
-        "turns with an action that could be read and was not accepted",
-        "share",
-        label="refused",
-    ),
-    Metric(
-        "prompt_cut_rate",
-        _COST,
-        "Truncated prompts",
-        "prompts that lost history to the context limit",
-        "share",
-        optional=True,
-    ),
-    Metric(
-        "failed_episodes",
-        _COST,
-        "Failed episodes",
-        "ended by an error of their environment",
-        optional=True,
-    ),
-    Metric(
-        "timed_out_episodes",
-        _COST,
-        "Failed episodes",
-        "ended by rollout.episode_seconds",
-        label="timed out",
-        optional=True,
-    ),
-    Metric(
-        "seconds_rollout",
-        _COST,
-        "Seconds per update",
-        "of rollouts, as far as training waited for them",
-        "seconds",
-        label="rollout",
-    ),
-    Metric(
-        "seconds_train", _COST, "Seconds per update", "of training", "seconds", label="training"
-    ),
-    Metric(
-        "seconds_sampling",
-        _COST,
-        "Seconds per update",
-        "of rollouts beside training, from first to last",
-        "seconds",
-        label="rollout beside training",
-        optional=True,
-    ),
-    Metric("tokens", _COST, "Tokens per update", "in the rows that are learned from", "tokens"),
-    Metric(
-        "sampled_tokens",
-        _COST,
-        "Sampled tokens",
-        "of the responses of an update",
-        "tokens",
-        optional=True,
-    ),
-    Metric("transitions", _COST, "Transitions per update", "that are learned from", optional=True),
-    Metric("peak_memory_mb", _COST, "Peak memory", "of the process", "megabytes", optional=True),
-)
+CATALOGUE: Mapping[str, Mapping[str, list[Metric]]] = {
+    "Success and reward": {
+        "Success": [Metric("success_rate", "episodes solved in training", "share")],
+        "Reward": [Metric("reward_mean", "mean return of an episode in training", "reward")],
+        "Advantages from penalties alone": [
+            Metric(
+                "penalty_share",
+                "share of all advantages in groups whose episodes differ in penalties only",
+                "share",
+                optional=True,
+            )
+        ],
+        "Groups with equal returns": [
+            Metric(
+                "equal_groups",
+                "share of groups, of two episodes or more, that give no advantage",
+                "share",
+                optional=True,
+            )
+        ],
+    },
+    "World model": {
+        "World-model loss": [
+            Metric(
+                "wm_loss", "mean over the supervised observations (Eq. 8 for CMAE)", label="WM loss"
+            )
+        ],
+        "World-model term": [
+            Metric(
+                "wm_term",
+                "of the objective, with all weights (Eq. 11)",
+                label="WM term",
+                optional=True,
+            )
+        ],
+        "Adaptive weight λ": [
+            Metric(
+                "lambda_mean",
+                "1 − mean return / R_max (Eq. 10), or 1 where it is fixed; mean over groups",
+                label="λ",
+            )
+        ],
+        "Clipped share": [
+            Metric(
+                "clipped_share",
+                "observation tokens predicted with p > ρ, which are left out (Eq. 7)",
+                "share",
+                label="clipped",
+            )
+        ],
+        "Observation NLL": [
+            Metric(
+                "obs_nll",
+                "per token of the next observation, also logged without PaW",
+                "nats",
+                label="NLL",
+            )
+        ],
+        "Selected share": [
+            Metric(
+                "selected_share",
+                "transitions with world-model supervision (α)",
+                "share",
+                smooth=False,
+            )
+        ],
+        "Action entropy at selection": [
+            Metric(
+                "entropy_threshold",
+                "lowest of the selected transitions (Eq. 4)",
+                "nats",
+                label="threshold",
+            ),
+            Metric("entropy_mean", "mean of the update's transitions", "nats", label="mean"),
+        ],
+        "Unique transitions": [
+            Metric("unique_share", "of the update, where they are counted", "share", optional=True)
+        ],
+    },
+    "Policy": {
+        "KL": [Metric("kl", "to the policy that RL started from", "nats")],
+        "Entropy": [Metric("entropy", "of the action tokens, over the vocabulary", "nats")],
+        "Policy loss": [Metric("policy_loss", "clipped surrogate")],
+        "Clip fraction": [
+            Metric(
+                "clip_fraction", "action tokens whose ratio was clipped", "share", label="clipped"
+            )
+        ],
+        "Gradient norms": [
+            Metric("grad_norm", "before clipping", label="whole", log=True),
+            Metric("grad_norm_policy", "of the policy term", label="policy", log=True),
+            Metric("grad_norm_wm", "of the world-model term", label="world model", log=True),
+        ],
+        "Probability ratio": [
+            Metric(
+                "ratio_max",
+                "of an action token, policy now to policy that sampled",
+                label="highest",
+                merge="max",
+                log=True,
+            ),
+            Metric("ratio_mean", "mean over the action tokens", label="mean", log=True),
+            Metric("ratio_min", "lowest of an action token", label="lowest", merge="min", log=True),
+        ],
+        "Staleness": [
+            Metric(
+                "staleness",
+                "updates by which the policy that sampled was behind",
+                smooth=False,
+                optional=True,
+            )
+        ],
+        "Importance weight": [
+            Metric(
+                "importance_mean",
+                "of an action token, policy before the update to policy that sampled, truncated",
+                label="mean",
+                optional=True,
+            ),
+            Metric("importance_min", "lowest of an action token", label="lowest", optional=True),
+        ],
+        "Truncated importance weights": [
+            Metric(
+                "importance_capped",
+                "action tokens whose weight was truncated",
+                "share",
+                optional=True,
+            )
+        ],
+        "Learning rate": [Metric("lr", "of the update", smooth=False)],
+        "Skipped steps": [
+            Metric("skipped", "optimizer steps without a finite gradient", "share", optional=True)
+        ],
+    },
+    "Critic": {
+        "Value loss": [Metric("value_loss", "half the squared error", optional=True)],
+        "Critic's gradient norm": [
+            Metric("grad_norm_value", "before clipping", log=True, optional=True)
+        ],
+    },
+    "Episodes and time": {
+        "Episode length": [Metric("steps_mean", "turns of an episode", "steps")],
+        "Invalid responses": [
+            Metric(
+                "invalid_rate",
+                "turns that cost the penalty (env.invalid_when)",
+                "share",
+                label="invalid",
+            ),
+            Metric(
+                "refused_rate",
+                "turns with an action that could be read and was not accepted",
+                "share",
+                label="refused",
+            ),
+        ],
+        "Truncated prompts": [
+            Metric(
+                "prompt_cut_rate",
+                "prompts that lost history to the context limit",
+                "share",
+                optional=True,
+            )
+        ],
+        "Failed episodes": [
+            Metric("failed_episodes", "ended by an error of their environment", optional=True),
+            Metric(
+                "timed_out_episodes",
+                "ended by rollout.episode_seconds",
+                label="timed out",
+                optional=True,
+            ),
+        ],
+        "Seconds per update": [
+            Metric(
+                "seconds_rollout",
+                "of rollouts, as far as training waited for them",
+                "seconds",
+                label="rollout",
+            ),
+            Metric("seconds_train", "of training", "seconds", label="training"),
+            Metric(
+                "seconds_sampling",
+                "of rollouts beside training, from first to last",
+                "seconds",
+                label="rollout beside training",
+                optional=True,
+            ),
+        ],
+        "Tokens per update": [Metric("tokens", "in the rows that are learned from", "tokens")],
+        "Sampled tokens": [
+            Metric("sampled_tokens", "of the responses of an update", "tokens", optional=True)
+        ],
+        "Transitions per update": [Metric("transitions", "that are learned from", optional=True)],
+        "Peak memory": [Metric("peak_memory_mb", "of the process", "megabytes", optional=True)],
+    },
+}
+"""by section, then by chart: what it shows"""
 
-METRICS: Mapping[str, Metric] = MappingProxyType({metric.name: metric for metric in _ALL})
+METRICS: Mapping[str, Metric] = MappingProxyType(
+    {
+        metric.name: replace(metric, section=section, chart=chart)
+        for section, charts in CATALOGUE.items()
+        for chart, metrics in charts.items()
+        for metric in metrics
+    }
+)
 """the catalogue by name, in the order in which it is shown"""
 NOT_MEASURED = frozenset({"update", "time", "validation"})
 """keys of ``metrics.jsonl`` that are no metrics of the update"""

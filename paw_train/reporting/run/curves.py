@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paw_train.metrics import METRICS, NOT_MEASURED, Metric, number
+from paw_train.metrics import CATALOGUE, METRICS, NOT_MEASURED, number
 from paw_train.reporting.charts import Chart, ChartStyle, Series, smoothing_window
 from paw_train.reporting.run.data import Rate, Record, RunData
 
@@ -31,24 +31,14 @@ class Section:
     curves: tuple[Curve, ...]
 
 
-def _cataloged() -> tuple[Section, ...]:
-    """The charts of the catalogue: metrics with one title share a chart."""
-    sections: dict[str, dict[str, list[Metric]]] = {}
-    for metric in METRICS.values():
-        sections.setdefault(metric.section, {}).setdefault(metric.chart, []).append(metric)
-    return tuple(
-        Section(title, tuple(_chart(name, metrics) for name, metrics in charts.items()))
-        for title, charts in sections.items()
-    )
-
-
-def _chart(title: str, metrics: Sequence[Metric]) -> Curve:
+def _chart(title: str, names: Sequence[str]) -> Curve:
+    metrics = [METRICS[name] for name in names]
     first = metrics[0]
-    names = [f"{m.title}: {m.meaning}" if len(metrics) > 1 else m.meaning for m in metrics]
+    texts = [f"{m.title}: {m.meaning}" if len(metrics) > 1 else m.meaning for m in metrics]
     unit = f" ({first.unit})" if first.unit not in ("", "share") else ""
     return Curve(
         title,
-        "; ".join(names) + unit,
+        "; ".join(texts) + unit,
         tuple((m.name, m.title) for m in metrics),
         share=first.unit == "share",
         full=first.name == "success_rate",
@@ -57,7 +47,10 @@ def _chart(title: str, metrics: Sequence[Metric]) -> Curve:
     )
 
 
-SECTIONS = _cataloged()
+SECTIONS = tuple(
+    Section(title, tuple(_chart(name, [m.name for m in own]) for name, own in charts.items()))
+    for title, charts in CATALOGUE.items()
+)
 _WARM_START = Section(
     "Warm start",
     (
