@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -70,9 +69,12 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="Replace existing output.")] = False,
 ) -> None:
     """Write recorded episodes as a data set for other tools, or turn one back into episodes."""
+    from rich.progress import MofNCompleteColumn
+
     from paw_gym.export import read_episodes
     from paw_gym.export.exporters import EXPORTERS
     from paw_gym.internals.printable import safe_console
+    from paw_train.cli.data import progress_bars
 
     if to in ("openenv", "verifiers"):
         from paw_train.cli.arguments import environment_of
@@ -92,9 +94,11 @@ def export(
         raise ValueError("--import belongs to --to tokens: nothing else needs the environment.")
     import_modules(modules)
     exporter = _of_tokens(tokenizer, world_model_coeff) if tokenizer else EXPORTERS[to]
-    with counting() as progress:
+    with progress_bars(MofNCompleteColumn()) as show:
         episodes = _some(read_episodes(source, part), source)
-        tally = exporter.write(out, episodes, force=force, progress=progress)
+        tally = exporter.write(
+            out, episodes, force=force, progress=lambda t: show("episodes", t.episodes, None)
+        )
     console = safe_console(highlight=False, soft_wrap=True)
     console.print(
         f"[green]Wrote[/green] {tally.transitions:,} transitions of {tally.episodes:,} episodes "
@@ -134,30 +138,6 @@ def _some(episodes: Iterator[Episode], source: str) -> Iterator[Episode]:
     return chain([first], episodes)
 
 
-@contextmanager
-def counting() -> Iterator[Callable[[Tally], None]]:
-    """A line that counts what has been written, on a terminal."""
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    from paw_gym.internals.printable import safe_console
-
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    console = safe_console(stderr=True)
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as display:
-        line = display.add_task("reading ...", total=None)
-
-        def show(tally: Tally) -> None:
-            if tally.episodes % 50 == 1:
-                display.update(
-                    line,
-                    description=f"{tally.episodes:,} episodes, {tally.transitions:,} transitions",
-                )
-
-        yield show
-
-
 @app.command("sft-data", rich_help_panel=DATA)
 def sft_data(
     source: Annotated[
@@ -194,18 +174,20 @@ def sft_data(
     force: Annotated[bool, typer.Option("--force", help="Replace existing output.")] = False,
 ) -> None:
     """Write demonstrations and world-model pairs that TRL's SFTTrainer takes as they are."""
+    from rich.progress import MofNCompleteColumn
+
     from paw_gym.export import read_episodes
     from paw_gym.export.sft import KINDS, write_sft
     from paw_gym.internals.naming import did_you_mean
     from paw_gym.internals.printable import safe_console
-    from paw_train.cli.export import counting
+    from paw_train.cli.data import progress_bars
 
     if only is not None and only not in KINDS:
         raise ValueError(f"--only {only!r} is not a kind of example. {did_you_mean(only, KINDS)}")
     recorded = (
         _expert(source, episodes, seed, split, mode, kw) if expert else read_episodes(source, part)
     )
-    with counting() as progress:
+    with progress_bars(MofNCompleteColumn()) as show:
         summary = write_sft(
             out,
             recorded,
@@ -213,7 +195,7 @@ def sft_data(
             failures=failures,
             dedup=dedup,
             force=force,
-            progress=progress,
+            progress=lambda t: show("episodes", t.episodes, None),
         )
     console = safe_console(highlight=False, soft_wrap=True)
     tally = summary.tally
