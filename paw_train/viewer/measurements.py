@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from threading import Lock
+from threading import RLock
 from typing import Any
 
 from paw_train.metrics import METRICS, NOT_MEASURED, Metric, number
@@ -30,9 +30,8 @@ class Measurements:
 
     def __init__(self, run: Path) -> None:
         self.run = run
-        self._kept: dict[str, tuple[tuple[int, int] | None, Any]] = {}
-        self._alarms: tuple[tuple[int, int] | None, list[Alarm]] | None = None
-        self._lock = Lock()
+        self._kept: dict[tuple[str, Any], tuple[tuple[int, int] | None, Any]] = {}
+        self._lock = RLock()
 
     def signature(self) -> str:
         """Changes when one of the files does."""
@@ -51,16 +50,10 @@ class Measurements:
         return evaluation_of(self._file(RESULT, _object) or {})
 
     def alarms(self) -> list[Alarm]:
-        stamp = _stamp(self.run / "metrics.jsonl")
-        with self._lock:
-            known = self._alarms
-        if known is None or known[0] != stamp:
-            rows = self._file("metrics.jsonl", _rows) or {}
-            loss = loss_name(self.settings())
-            known = (stamp, find_alarms(list(rows.values()), loss))
-            with self._lock:
-                self._alarms = known
-        return known[1]
+        return self._file("metrics.jsonl", self._alarms) or []
+
+    def _alarms(self, path: Path) -> list[Alarm]:
+        return find_alarms(list(_rows(path).values()), loss_name(self.settings()))
 
     def curves(self) -> dict[str, Any]:
         """``{"update": [...], "values": {name: [...]}}``; a value that an update lacks is null.
@@ -153,9 +146,10 @@ class Measurements:
     def _file(self, name: str, read: Any) -> Any:
         stamp = _stamp(self.run / name)
         with self._lock:
-            if name not in self._kept or self._kept[name][0] != stamp:
-                self._kept[name] = (stamp, read(self.run / name) if stamp else None)
-            return self._kept[name][1]
+            known = self._kept.get((name, read))
+            if known is None or known[0] != stamp:
+                known = self._kept[name, read] = (stamp, read(self.run / name) if stamp else None)
+            return known[1]
 
 
 def _described(names: Iterable[str]) -> list[dict[str, str]]:

@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import tempfile
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
-from paw_gym.internals.printable import encodable
 from paw_gym.transition import Episode
 from paw_train.viewer.conversation import conversation, notes
-from paw_train.viewer.folders import (
-    Place,
-    episode_files,
-    find_runs,
-    is_run,
-    read_line,
-)
+from paw_train.viewer.folders import find_runs, is_run, read_line
 from paw_train.viewer.index import RunIndex
 from paw_train.viewer.measurements import Measurements, differences
-from paw_train.viewer.queries import Filter, Lists, find_episode, group_of, overview
+from paw_train.viewer.queries import Filter, Lists, overview
 from paw_train.viewer.summaries import outcome
 
 _LOG = logging.getLogger(__name__)
@@ -30,6 +22,8 @@ _WATCHED = 60.0
 """seconds that a run is followed after it was last asked for"""
 _PAUSE = 1.0
 """seconds between two looks at a run's files"""
+_SIBLINGS = 64
+"""episodes of a group that an episode's page names"""
 
 
 class UnknownNameError(LookupError):
@@ -39,40 +33,25 @@ class UnknownNameError(LookupError):
 class Run:
     """One run: its small files, its index, its lists."""
 
-    def __init__(self, name: str, folder: Path, indices: Path) -> None:
-        self.name, self.folder = name, folder
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name = name
         self.measurements = Measurements(folder)
+        self.index = RunIndex(folder)
+        self.lists = Lists(self.index)
         self.progress: tuple[int, int] | None = (0, 1)
         """(bytes read, bytes to read) while the index is behind"""
-        self.asked = 0.0
-        self._indices = indices
-        self._lock = threading.Lock()
-        self._index: RunIndex | None = None
-        self._lists: Lists | None = None
-
-    @property
-    def index(self) -> RunIndex:
-        self.asked = time.monotonic()
-        with self._lock:
-            if self._index is None:
-                self._index = RunIndex(self.folder, self._indices)
-                self._lists = Lists(self._index)
-            return self._index
-
-    @property
-    def lists(self) -> Lists:
-        assert self.index and self._lists is not None
-        return self._lists
+        self.asked: float | None = None
+        """when the run was last looked at, in monotonic seconds"""
 
     def follow(self, stop: threading.Event) -> None:
         """Brings the index up to date, if the run is being looked at."""
-        if self._index is None or time.monotonic() - self.asked > _WATCHED:
+        if self.asked is None or time.monotonic() - self.asked > _WATCHED:
             return
 
         def note(done: int, total: int) -> None:
             self.progress = (done, max(1, total))
 
-        self._index.refresh(note, stop.is_set)
+        self.index.refresh(note, stop.is_set)
         self.progress = None
 
 
@@ -81,7 +60,6 @@ class RunStore:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._indices = tempfile.TemporaryDirectory(prefix="paw-view-")
         self._runs: dict[str, Run] = {}
         self._stop = threading.Event()
         self._wake = threading.Event()
@@ -89,17 +67,12 @@ class RunStore:
         self._look(find_runs(root))
 
     def _look(self, found: dict[str, Path]) -> None:
-        fresh = {
-            n: self._runs.get(n) or Run(n, path, Path(self._indices.name))
-            for n, path in found.items()
-        }
-        self._runs = fresh
+        self._runs = {name: self._runs.get(name) or Run(name, path) for name, path in found.items()}
 
     def start(self) -> None:
         """Begins to follow the runs that are looked at, first the one that a page opens with."""
-        first = self.first
-        if first is not None:
-            assert self._runs[first].index
+        if self.first is not None:
+            self.watched(self.first)
         self._thread = threading.Thread(target=self._follow, name="paw-view", daemon=True)
         self._thread.start()
 
@@ -108,7 +81,6 @@ class RunStore:
         self._wake.set()
         if self._thread is not None:
             self._thread.join(timeout=10)
-        self._indices.cleanup()
 
     def _follow(self) -> None:
         while not self._stop.is_set():
@@ -123,10 +95,6 @@ class RunStore:
             self._wake.wait(_PAUSE)
             self._wake.clear()
 
-    def names(self) -> list[str]:
-        """The names of the runs, in the order of ``listed``."""
-        return list(self._runs)
-
     @property
     def first(self) -> str | None:
         """The run that a page opens with: the only one, or the one whose folder was given."""
@@ -135,7 +103,6 @@ class RunStore:
         return names[0] if len(names) == 1 else whole if is_run(self.root) else None
 
     def run(self, name: str) -> Run:
-        """The run of a name."""
         if name not in self._runs:
             raise UnknownNameError(f"There is no run {name!r} here.")
         return self._runs[name]
@@ -143,10 +110,9 @@ class RunStore:
     def watched(self, name: str) -> Run:
         """The run of a name, which is followed for a while from now on."""
         run = self.run(name)
-        new = run._index is None
-        assert run.index
-        if new:
+        if run.asked is None:
             self._wake.set()
+        run.asked = time.monotonic()
         return run
 
     def pulse(self, name: str | None) -> dict[str, Any]:
@@ -156,7 +122,7 @@ class RunStore:
             return {"runs": str(hash(tuple(stamps)))}
         run = self.watched(name)
         return {
-            "episodes": run.index.generation(),
+            "episodes": run.index.generation,
             "curves": run.measurements.signature(),
             "state": run.measurements.state()["state"],
             "indexing": run.progress,
@@ -186,32 +152,24 @@ class RunStore:
     def page(
         self, name: str, chosen: Filter, offset: int, limit: int, around: str | None
     ) -> dict[str, Any]:
-        """Rows of a list (see ``queries``)."""
         run = self.watched(name)
         return {**run.lists.page(chosen, offset, limit, around), "indexing": run.progress}
 
     def episode(self, name: str, key: str) -> dict[str, Any]:
-        """One episode, whole."""
-        run = self.watched(name)
-        with run.index.connect() as database:
-            row = find_episode(database, key)
-            siblings = group_of(database, key)
-        files = {file.key: file for file in episode_files(run.folder)}
-        if row is None or row["file_key"] not in files:
+        index = self.watched(name).index
+        known = index.find(key)
+        if known is None:
             raise UnknownNameError(f"There is no episode {key!r} in this run.")
-        file = files[row["file_key"]]
-        episode = Episode.from_dict(read_line(file.path, Place(row["start"], row["length"])))
-        known: dict[str, Any] = {}
-        if row["tokens_start"] is not None and file.tokens is not None:
-            known = read_line(file.tokens, Place(row["tokens_start"], row["tokens_length"]))
-        recorded = known.get("episode_id", row["episode_id"])
-        if {row["episode_id"], encodable(recorded)} != {encodable(episode.episode_id)}:
+        file = known.file
+        episode = Episode.from_dict(read_line(file.path, known.record))
+        tokens = read_line(file.tokens, known.tokens) if file.tokens and known.tokens else {}
+        if {known.episode_id, tokens.get("episode_id", known.episode_id)} != {episode.episode_id}:
             raise ValueError("another record is where one was.")
         return {
             "key": key,
-            "phase": row["phase"],
-            "update": row["upd"],
-            "group": siblings,
+            "phase": known.phase,
+            "update": known.update,
+            "group": [e.key for e in index.group_of(known)][:_SIBLINGS],
             "env_id": episode.env_id,
             "task_id": episode.task_id,
             "task_type": episode.task_type,
@@ -224,19 +182,18 @@ class RunStore:
             "return": episode.total_reward,
             "error": episode.error,
             "notes": notes(episode),
-            **{name: known.get(name) for name in ("lambda", "rho", "loss", "temperature")},
-            "world_model": known.get("world_model"),
-            "turns": conversation(episode, known),
+            **{name: tokens.get(name) for name in ("lambda", "rho", "loss", "temperature")},
+            "world_model": tokens.get("world_model"),
+            "turns": conversation(episode, tokens),
         }
 
     def group(self, name: str, key: str, most: int = 16) -> list[dict[str, Any]]:
         """The episodes of one's group, itself included; branches follow the episode they branched from."""
-        run = self.watched(name)
-        with run.index.connect() as database:
-            keys = group_of(database, key, most)
-        if not keys:
+        index = self.watched(name).index
+        known = index.find(key)
+        if known is None:
             raise UnknownNameError(f"There is no episode {key!r} in this run.")
-        return in_tree_order([self.episode(name, found) for found in keys])
+        return in_tree_order([self.episode(name, e.key) for e in index.group_of(known)[:most]])
 
 
 def in_tree_order(episodes: list[dict[str, Any]]) -> list[dict[str, Any]]:

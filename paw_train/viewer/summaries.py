@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from paw_gym.transition import Episode
 from paw_train.metrics import number
-from paw_train.viewer.folders import EpisodeFile
+from paw_train.viewer.folders import EpisodeFile, Place
 
 _EXCERPT = 160
 """characters of an observation in a list"""
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class TurnSummary:
     """One transition in a list."""
 
+    episode: EpisodeSummary
     step: int
     action: str
     observation: str
@@ -34,11 +35,34 @@ class TurnSummary:
     surprise: float | None = None
     """mean -log p of the next observation's tokens, nats"""
 
+    @property
+    def place(self) -> int:
+        return self.episode.place
 
-@dataclass(slots=True)
+    @property
+    def total_reward(self) -> float | None:
+        return self.episode.total_reward
+
+    @property
+    def steps(self) -> int:
+        return self.episode.steps
+
+    def to_dict(self) -> dict[str, Any]:
+        of_episode = ("key", "phase", "update", "task_type", "outcome")
+        own = ("step", "action", "observation", "reward", "valid", *_MEASURED)
+        return _row(self.episode, of_episode) | _row(self, own)
+
+
+@dataclass(eq=False, slots=True)
 class EpisodeSummary:
     """One episode in a list."""
 
+    key: str
+    """``file.number``: its name in addresses"""
+    file: EpisodeFile
+    record: Place
+    tokens: Place | None
+    """of what was recorded of its tokens"""
     group: str
     """equal for the episodes of a rollout group, or of an evaluation's task"""
     env_id: str
@@ -48,46 +72,131 @@ class EpisodeSummary:
     instruction: str
     outcome: str
     """``solved``, ``failed``, ``unfinished`` or ``error``"""
-    total_reward: float
-    invalid: int
-    """turns with an invalid action"""
-    turns: list[TurnSummary]
-    lam: float | None = None
+    total_reward: float | None
+    lam: float | None
     """lambda of the group, Eq. 10"""
+    turns: list[TurnSummary] = field(default_factory=list)
 
-    def largest_entropy(self) -> float | None:
+    @property
+    def place(self) -> int:
+        return self.file.place
+
+    @property
+    def phase(self) -> str:
+        return self.file.phase
+
+    @property
+    def update(self) -> int | None:
+        return self.file.update
+
+    @property
+    def steps(self) -> int:
+        return len(self.turns)
+
+    @property
+    def words(self) -> str:
+        return f"{self.instruction}\n{self.task_id}".lower()
+
+    @property
+    def invalid(self) -> int:
+        """Turns with an invalid action."""
+        return sum(not t.valid for t in self.turns)
+
+    @property
+    def entropy(self) -> float | None:
+        """The largest of a turn."""
         return max((t.entropy for t in self.turns if t.entropy is not None), default=None)
 
-    def mean(self, name: str) -> float | None:
-        """Of ``advantage`` or ``surprise`` over the turns that have it."""
-        values = [v for t in self.turns if (v := getattr(t, name)) is not None]
-        return sum(values) / len(values) if values else None
+    @property
+    def advantage(self) -> float | None:
+        return mean(t.advantage for t in self.turns)
 
+    @property
+    def surprise(self) -> float | None:
+        return mean(t.surprise for t in self.turns)
+
+    @property
     def selected(self) -> int | None:
         """Turns that the world model selected."""
         flags = [t.selected for t in self.turns if t.selected is not None]
         return sum(flags) if flags else None
 
+    def to_dict(self) -> dict[str, Any]:
+        own = _row(self, (*_TASK, "outcome", "steps", "invalid", *_MEASURED, "lam"))
+        return own | {"grp": self.group, "ret": self.total_reward}
+
+
+@dataclass(eq=False, slots=True)
+class Group:
+    """The episodes of a group in a list, named by the first of them."""
+
+    members: list[EpisodeSummary]
+
+    @property
+    def place(self) -> int:
+        return self.members[0].place
+
+    @property
+    def total_reward(self) -> float | None:
+        return mean(e.total_reward for e in self.members)
+
+    @property
+    def steps(self) -> float | None:
+        return mean(e.steps for e in self.members)
+
+    @property
+    def entropy(self) -> float | None:
+        return max((e.entropy for e in self.members if e.entropy is not None), default=None)
+
+    @property
+    def advantage(self) -> float | None:
+        return mean(e.advantage for e in self.members)
+
+    @property
+    def surprise(self) -> float | None:
+        return mean(e.surprise for e in self.members)
+
+    def to_dict(self) -> dict[str, Any]:
+        first = self.members[0]
+        return _row(first, _TASK) | {
+            "grp": first.group,
+            "lam": max((e.lam for e in self.members if e.lam is not None), default=None),
+            "n": len(self.members),
+            "mean_return": self.total_reward,
+            "outcomes": ",".join(e.outcome for e in self.members),
+            "steps": self.steps,
+        }
+
+
+_TASK = ("key", "phase", "update", "task_id", "task_type", "instruction")
+_MEASURED = ("entropy", "advantage", "surprise", "selected")
+
+
+def _row(of: Any, names: Sequence[str]) -> dict[str, Any]:
+    return {name: getattr(of, name) for name in names}
+
+
+def mean(values: Iterable[Any]) -> float | None:
+    """The mean of the finite numbers among some values; ``None`` where there are none."""
+    known = [v for v in map(number, values) if v is not None]
+    return math.fsum(known) / len(known) if known else None
+
 
 def summarise(
-    episode: Episode, file: EpisodeFile, tokens: Mapping[str, Any] | None
+    episode: Episode,
+    key: str,
+    file: EpisodeFile,
+    record: Place,
+    where: Place | None,
+    tokens: Mapping[str, Any] | None,
 ) -> EpisodeSummary:
     """The summary of an episode and of what was recorded of its tokens, if anything."""
-    steps = _steps(tokens)
-    turns = []
-    for t in episode.transitions:
-        seen = str(t.next_observation)
-        turn = TurnSummary(
-            int(t.step),
-            str(t.action),
-            " ".join(seen[: 2 * _EXCERPT].split())[:_EXCERPT],
-            float(t.reward),
-            bool(t.action_is_valid),
-            f"{t.response}\n{t.action}\n{seen}".lower(),
-        )
-        turns.append(_with_tokens(turn, steps.get(turn.step)))
     training = file.phase == "training"
-    return EpisodeSummary(
+    summary = EpisodeSummary(
+        key,
+        file,
+        record,
+        where,
         f"{file.key}:{int(episode.group)}" if training else f"eval:{episode.task_id}",
         str(episode.env_id),
         str(episode.task_id),
@@ -95,11 +204,24 @@ def summarise(
         str(episode.episode_id),
         str(episode.instruction),
         outcome(episode),
-        float(episode.total_reward),
-        sum(not t.valid for t in turns),
-        turns,
+        number(float(episode.total_reward)),
         number((tokens or {}).get("lambda")),
     )
+    steps = _steps(tokens)
+    for t in episode.transitions:
+        seen = str(t.next_observation)
+        turn = TurnSummary(
+            summary,
+            int(t.step),
+            str(t.action),
+            " ".join(seen[: 2 * _EXCERPT].split())[:_EXCERPT],
+            float(t.reward),
+            bool(t.action_is_valid),
+            f"{t.response}\n{t.action}\n{seen}".lower(),
+        )
+        _add_tokens(turn, steps.get(turn.step))
+        summary.turns.append(turn)
+    return summary
 
 
 def outcome(episode: Episode) -> str:
@@ -111,14 +233,6 @@ def outcome(episode: Episode) -> str:
     return "failed" if episode.finished else "unfinished"
 
 
-def mean_advantage(value: Any) -> float | None:
-    """A turn's advantage; of one by action token the mean."""
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        numbers = [v for v in map(number, value) if v is not None]
-        return sum(numbers) / len(numbers) if numbers else None
-    return number(value)
-
-
 def _steps(tokens: Mapping[str, Any] | None) -> dict[int, Mapping[str, Any]]:
     listed = (tokens or {}).get("steps")
     if not isinstance(listed, list):
@@ -126,20 +240,13 @@ def _steps(tokens: Mapping[str, Any] | None) -> dict[int, Mapping[str, Any]]:
     return {step["step"]: step for step in listed if isinstance(step, dict) and "step" in step}
 
 
-def _with_tokens(turn: TurnSummary, step: Mapping[str, Any] | None) -> TurnSummary:
+def _add_tokens(turn: TurnSummary, step: Mapping[str, Any] | None) -> None:
     if step is None:
-        return turn
+        return
+    value, part = step.get("advantage"), step.get("observation")
     turn.entropy = number(step.get("entropy"))
-    turn.advantage = mean_advantage(step.get("advantage"))
+    turn.advantage = mean(value if isinstance(value, list) else [value])  # or one by action token
     turn.selected = bool(step.get("selected"))
-    logprobs = list(_logprobs(step.get("observation")))
-    turn.surprise = -math.fsum(logprobs) / len(logprobs) if logprobs else None
-    return turn
-
-
-def _logprobs(part: Any) -> Iterator[float]:
-    values = part.get("logprobs") if isinstance(part, dict) else None
-    for value in values if isinstance(values, list) else ():
-        found = number(value)
-        if found is not None:
-            yield found
+    logprobs = part.get("logprobs") if isinstance(part, dict) else None
+    likelihood = mean(logprobs if isinstance(logprobs, list) else ())
+    turn.surprise = None if likelihood is None else -likelihood

@@ -217,7 +217,7 @@ function turnRow(row) {
     h("div", { cls: "r1" }, h("i", { cls: `o ${row.outcome}`, title: row.outcome }),
       h("code", { cls: row.valid ? "" : "invalid" }, row.action || "(no action)"),
       row.reward !== 0 && h("span", { cls: tone(row.reward) }, signed(row.reward)),
-      row.selected === 1 && h("span", { cls: "sel", title: "selected by the world model" }, "◆"),
+      row.selected === true && h("span", { cls: "sel", title: "selected by the world model" }, "◆"),
       h("span", { cls: "origin" }, row.entropy !== null && h("span", { title: "action entropy" }, `H ${number(row.entropy, 2)} · `), `${origin(row)} · ${row.step + 1}`)),
     h("div", { cls: "r3" }, row.observation));
 }
