@@ -30,7 +30,6 @@ class BestOfNAgent(PolicyAgent):
     privileged = "score"
 
     def check(self) -> None:
-        """Episodes that are all alike need no choice."""
         if self.settings.n > 1 and self.rollout.temperature == 0:
             raise ValueError(
                 "At temperature 0 all episodes of a task are alike, so best_of_n has no choice: set "
@@ -39,7 +38,6 @@ class BestOfNAgent(PolicyAgent):
 
     @property
     def group_size(self) -> int:
-        """n"""
         return int(self.settings.n)
 
     def run(self, pool: EnvPool, task_ids: Sequence[str], seed: int, done: Done) -> None:

@@ -58,7 +58,6 @@ class Dialogue:
             self.ids = [*self.ids, *response.ids, *self.chat.closing(response.ids)]
 
     def add_message(self, message: str) -> None:
-        """Appends what the environment answers."""
         self.messages.append({"role": "user", "content": message})
         if self.chat and self.ids is not None:
             self.ids = [*self.ids, *self.chat.content(message), *self.chat.ask]
@@ -203,14 +202,12 @@ class ShorteningPolicy(Dialogues):
         self.chat, self.trainable, self._task = policy.chat, policy.trainable, task
 
     def session(self, sampling: Sampling, growing: bool) -> Session:
-        """Opens the one session (see ``rollouts.policy.Policy``)."""
         if self.chat is not None:
             return self.policy.session(sampling, growing)
         self._sampling, self._growing = sampling, growing
         return self
 
     def respond(self, requests: Sequence[Request]) -> list[Response]:
-        """See ``rollouts.policy.Session``."""
         for request in requests:
             name, message = request.episode, str(request.messages[-1]["content"])
             if not self._growing:

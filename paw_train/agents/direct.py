@@ -61,7 +61,6 @@ class PlainAgent(PolicyAgent):
     name = "plain"
 
     def interface(self, template: PromptTemplate) -> dict[str, Any]:
-        """The template's variant without reasoning."""
         return {"template": template.without_reasoning()}
 
 
@@ -74,13 +73,11 @@ class ChainOfThoughtAgent(PolicyAgent):
     name = "cot"
 
     def interface(self, template: PromptTemplate) -> dict[str, Any]:
-        """The template as it is."""
         require_reasoning(template, self.name)
         return {}
 
 
 def require_reasoning(template: PromptTemplate, agent: str) -> None:
-    """Raises ``ValueError`` for a template that asks for no reasoning."""
     if template.think_tag is None:
         raise ValueError(
             f"The agent {agent!r} reasons before it acts, but template {template.name!r} asks for no "

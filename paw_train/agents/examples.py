@@ -110,7 +110,6 @@ class ExampleSource:
 
 
 def _play_expert(env: AgentInterface, task_id: str, seed: int) -> Example | None:
-    """The expert's episode, if it succeeds."""
     _, info = env.reset(seed=seed, options={"task_id": task_id})
     shown = env.text_env.prompt_observation
     expert = env.text_env.expert()
@@ -182,7 +181,6 @@ def write_examples(
 def _beginning(
     example: Example, template: PromptTemplate, observation_chars: int, token_budget: int
 ) -> str:
-    """As many of the first steps of an example as fit."""
     room = token_budget * CHARACTERS_A_TOKEN
     for steps in range(len(example.steps) - 1, 0, -1):
         cut = replace(example, steps=example.steps[:steps])

@@ -61,18 +61,15 @@ class LikelihoodAgent(TurnAgent):
     Settings = LikelihoodSettings
 
     def check(self) -> None:
-        """Raises ``ValueError`` for a model that cannot score given responses."""
         self.policy.scoring(False)  # type: ignore[attr-defined]
 
     def interface(self, template: PromptTemplate) -> dict[str, Any]:
-        """A prompt that asks for the action alone."""
         if self.settings.prompt == "environment":
             return {"template": template.without_reasoning()}
         bare = PromptTemplate(_FIRST, _STEP, _ITEM, _TURN, "bare", think_tag=None)
         return {"template": bare, "mode": "conversation"}
 
     def prepare(self, source: ExampleSource) -> None:
-        """Raises ``ValueError`` for an environment that lists no actions."""
         env = source.make_env()
         try:
             _, info = env.reset(seed=0)

@@ -46,7 +46,6 @@ class Spent:
     """of the contexts' tokens, those in a server's prefix cache"""
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values."""
         return asdict(self)
 
     def add(self, tokens: tuple[int, int] | None, cached: int = 0) -> None:
@@ -103,12 +102,10 @@ class MeteredPolicy:
 
     @property
     def chat(self) -> ChatFormat | None:
-        """The inner policy's."""
         return self.inner.chat
 
     @property
     def trainable(self) -> bool:
-        """The inner policy's."""
         return self.inner.trainable
 
     @property
@@ -134,7 +131,6 @@ class MeteredPolicy:
         return [*ids[:opening], *(self._system_ids() or ()), *ids[opening:]]
 
     def asked(self, request: Request) -> Request:
-        """A request with the system message."""
         if not self.system:
             return request
         message = {"role": "system", "content": self.system}
@@ -142,7 +138,6 @@ class MeteredPolicy:
         return replace(request, messages=[message, *request.messages], ids=ids)
 
     def asked_scores(self, request: ScoreRequest) -> ScoreRequest:
-        """A request for scores with the system message."""
         return replace(request, ids=self._with_system(request.ids)) if self.system else request
 
     @property
@@ -157,11 +152,9 @@ class MeteredPolicy:
         return found
 
     def session(self, sampling: Sampling, growing: bool) -> Session:
-        """A session of the inner policy that counts."""
         return _MeteredSession(self, self.inner.session(sampling, growing), sampling)
 
     def scoring(self, growing: bool) -> ScoringSession:
-        """A scoring session of the inner policy that counts."""
         inner = require_scoring(self.inner).scoring(growing)
         return _MeteredScoring(self, inner)
 
@@ -182,7 +175,6 @@ class MeteredPolicy:
         self.total.add(tokens)
 
     def keep(self, call: Call, request: str) -> None:
-        """Counts a call and remembers it."""
         cached = call.response.cached_tokens
         self._spent.setdefault(task_of(request), Spent()).add(call.tokens, cached)
         self.total.add(call.tokens, cached)
@@ -227,7 +219,6 @@ class _MeteredSession:
         self.policy.keep(call, request.episode)
 
     def _ending(self, response: Response) -> str:
-        """The finish reason of a response whose tokens are known."""
         whole = len(response.ids) < self.sampling.max_tokens
         ended = self.policy.chat is not None and response.ids[-1] in self.policy.chat.end_ids
         stopped = any(response.text.endswith(text) for text in self.sampling.stop)

@@ -65,7 +65,6 @@ class Agent(ABC):
 
     @property
     def policy(self) -> Policy:
-        """The policy that answers."""
         assert self._policy is not None  # checked at construction
         return self._policy
 

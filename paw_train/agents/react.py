@@ -49,16 +49,13 @@ class ReactAgent(TurnAgent):
     Settings = ReactSettings
 
     def check(self) -> None:
-        """Starts without examples."""
         self.examples: list[str] = []
 
     def interface(self, template: PromptTemplate) -> dict[str, Any]:
-        """One growing dialogue an episode."""
         require_reasoning(template, self.name)
         return {"mode": "conversation"}
 
     def prepare(self, source: ExampleSource) -> None:
-        """Writes the examples."""
         s = self.settings
         self.examples = []
         if s.examples:

@@ -61,7 +61,6 @@ class ReactPaperAgent(TurnAgent):
     Settings = ReactPaperSettings
 
     def check(self) -> None:
-        """Starts without examples, in the configured form."""
         form = self.settings.form
         self.form: Form = FORMS[form]() if form else Commands()
         self.examples: tuple[WrittenExample, ...] = ()
@@ -69,13 +68,11 @@ class ReactPaperAgent(TurnAgent):
 
     @property
     def example_count(self) -> int:
-        """Examples in a prompt."""
         count = self.settings.examples
         return self.form.examples if count is None else int(count)
 
     @property
     def line_count(self) -> int:
-        """Most turns of the model in an episode."""
         return int(self.settings.lines or self.form.lines)
 
     def interface(self, template: PromptTemplate) -> dict[str, Any]:
@@ -83,7 +80,6 @@ class ReactPaperAgent(TurnAgent):
         return {"template": template.without_reasoning(), "mode": "window"}
 
     def prepare(self, source: ExampleSource) -> None:
-        """Chooses the form, and reads or makes the examples."""
         env = source.make_env()
         try:
             _, info = env.reset(seed=0)
@@ -101,7 +97,6 @@ class ReactPaperAgent(TurnAgent):
             self.examples = self._made(source)
 
     def _made(self, source: ExampleSource) -> tuple[WrittenExample, ...]:
-        """Examples by the environment's expert."""
         s, count = self.settings, self.example_count
         share = _CANDIDATES_OF_TYPES if self.form.by_type else _CANDIDATES
         solved = source.solved(share * count, s.example_seed)
@@ -119,7 +114,6 @@ class ReactPaperAgent(TurnAgent):
         return tuple(e for texts in kept.values() for e in texts)
 
     def prompts(self) -> list[str]:
-        """The texts that prompts are made of."""
         own = [self.rules, _EXAMPLES, _MEMORY, _TASK, self.form.unfinished]
         return [*own, *(f"{e.type}: {e.text}" for e in self.examples)]
 
@@ -208,7 +202,6 @@ class ReactPaperResponder:
         return talk
 
     def _add_message(self, talk: Talk, view: View) -> None:
-        """Adds what answers the model's last line."""
         if talk.reply is None:
             talk.lookup = Lookup(view.observation)
             talk.reply = self.form.observation(view.observation, talk.lines)
@@ -233,7 +226,6 @@ class ReactPaperResponder:
         return self._act(talk, view, line.text if line.kind == "action" else "", text)
 
     def _reply(self, talk: Talk, view: View, line: Line, text: str) -> Answer:
-        """Answers a line that is no action."""
         if line.kind == "thought":
             talk.reply = self.form.observation(NOTHING_MORE, talk.lines)
         elif line.kind == "lookup":

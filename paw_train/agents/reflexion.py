@@ -126,7 +126,6 @@ class TrialsAgent(Agent):
         return fill(REFLECT, task=episode.instruction, earlier=earlier, transcript=transcript)
 
     def transcript(self, episode: Episode) -> list[str]:
-        """A trial, line by line."""
         lines = []
         for t in episode.transitions:
             lines.append(f"You: {t.response.strip()}")

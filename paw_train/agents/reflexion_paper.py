@@ -40,7 +40,6 @@ class ReflexionPaperAgent(TrialsAgent, ReactPaperAgent):
 
     @property
     def action_count(self) -> int | None:
-        """Actions after which a trial ends."""
         own = 30 if self.form.name == "commands" else None
         return self.settings.actions or own
 

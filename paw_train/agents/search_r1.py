@@ -58,7 +58,6 @@ class SearchR1Agent(TurnAgent):
         return {"template": template.without_reasoning(), "mode": "window"}
 
     def prompts(self) -> list[str]:
-        """The texts that prompts are made of."""
         return [_PROMPT, _BACK, _REFUSED]
 
     def responder(self, seed: int) -> Responder:
@@ -114,7 +113,6 @@ class _SearchR1Responder:
         return [answers[view.episode] for view in views]
 
     def _ended(self, view: View) -> str | None:
-        """The reason to end the text, or ``None``."""
         text = self._texts.get(view.episode)
         room = self.rollout.max_context_tokens - self.rollout.max_response_tokens
         if text is not None and len(text.ids or ()) > room:

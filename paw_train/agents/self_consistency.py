@@ -35,7 +35,6 @@ class SelfConsistencyAgent(TurnAgent):
     Settings = SelfConsistencySettings
 
     def check(self) -> None:
-        """More than one answer is worth asking for only when they can differ."""
         if self.settings.samples > 1 and self.rollout.temperature == 0:
             raise ValueError(
                 "At temperature 0 all answers are alike, so there is nothing to vote on: set "
@@ -43,7 +42,6 @@ class SelfConsistencyAgent(TurnAgent):
             )
 
     def interface(self, template: PromptTemplate) -> dict[str, Any]:
-        """Complete prompts with reasoning."""
         require_reasoning(template, self.name)
         return {"mode": "window"}
 

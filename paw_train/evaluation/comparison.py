@@ -133,7 +133,6 @@ def _short(text: str | None) -> str:
 
 
 def compare(first: Result, second: Result) -> Comparison:
-    """Compares two results task by task."""
     reasons = reasons_against(first, second)
     if reasons:
         raise ValueError("These results cannot be compared: " + "; ".join(reasons) + ".")

@@ -197,7 +197,6 @@ for _name, _spec in _OWN.items():
 
 
 def panel_spec(name: str) -> PanelSpec:
-    """A named panel."""
     return PANELS[name]
 
 

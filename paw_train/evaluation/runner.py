@@ -169,7 +169,6 @@ class PanelRun:
         self.turns = 0
 
     def run(self) -> PanelEpisodes:
-        """Runs the episodes that are missing."""
         self._report()
         for seed in self.plan.seeds:
             if self.stopped is None:

@@ -75,7 +75,6 @@ class Display:
 
     @contextmanager
     def evaluation(self, name: str, total: int, price: Price | None) -> Iterator[EvaluationBar]:
-        """A bar for an evaluation."""
         with progress_bars(self.console) as progress:
             yield EvaluationBar(progress, progress.add_task(name, total=total, note=""), price)
 

@@ -140,7 +140,6 @@ class Series:
 
     @property
     def values(self) -> list[float]:
-        """The finite y values."""
         return [y for _, y in self.points if y is not None]
 
     @property

@@ -69,7 +69,6 @@ def groups_of(cls: type[Group], where: str = "") -> Iterator[tuple[str, type[Gro
 
 
 def is_group(kind: Any) -> bool:
-    """True if a field's type is a group of settings."""
     return isinstance(kind, type) and issubclass(kind, Group)
 
 
@@ -118,7 +117,6 @@ def _place(cls: type[Group], loc: tuple[int | str, ...]) -> tuple[Any, list[str]
 
 
 def _choices(kind: Any) -> Iterator[Any]:
-    """The values of the ``Literal`` in a type."""
     if typing.get_origin(kind) is typing.Literal:
         yield from typing.get_args(kind)
     else:

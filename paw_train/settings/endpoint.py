@@ -14,7 +14,6 @@ CURRENCY = "$"
 
 
 def money(amount: float) -> str:
-    """An amount for people."""
     return f"{CURRENCY}{amount:.4g}"
 
 
@@ -75,7 +74,6 @@ class EndpointSettings(Group):
 
     @property
     def priced(self) -> bool:
-        """True if costs can be computed."""
         return self.input_price is not None or self.output_price is not None
 
     def cost(

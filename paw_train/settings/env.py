@@ -174,7 +174,6 @@ def entry_name(entry: Mapping[str, Any]) -> str:
 
 
 def read_mixture(entries: Sequence[Any]) -> tuple[MixedEnvSettings, ...]:
-    """The entries of a list in ``env``."""
     if not entries:
         raise ValueError("env: the list of environments is empty.")
     found: list[MixedEnvSettings] = []

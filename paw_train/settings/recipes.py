@@ -201,13 +201,11 @@ def recipe_name(recipe: str | Path) -> str:
 
 
 def recipe_names(kind: Kind = "recipe") -> list[str]:
-    """Recipes, or grids, that come with the project."""
     rows = set(_published_table()["rows"]) if kind == "recipe" else set()
     return sorted(_files(kind) | rows)
 
 
 def _files(kind: Kind) -> set[str]:
-    """Names of the files of a kind."""
     found = (path for folder in _folders(kind) for path in folder.glob("*.yaml"))
     return {path.stem for path in found if path.name != PUBLISHED}
 

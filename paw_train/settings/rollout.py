@@ -143,7 +143,6 @@ class RolloutSettings(Group):
 
     @property
     def max_prompt_tokens(self) -> int:
-        """Tokens that ``max_context_tokens`` leaves for a prompt."""
         return self.max_context_tokens - self.max_response_tokens
 
     def sampling(self, stop: Sequence[str]) -> Sampling:

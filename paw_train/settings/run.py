@@ -176,7 +176,6 @@ class Settings(Group):
 
     @property
     def cpu_threads(self) -> int:
-        """The number of CPU threads on this machine."""
         return self.threads or os.cpu_count() or 1
 
     @property
@@ -186,7 +185,6 @@ class Settings(Group):
 
     @property
     def mixed(self) -> bool:
-        """True if ``env`` is a list of environments."""
         return isinstance(self.env, tuple)
 
     @property
@@ -200,7 +198,6 @@ class Settings(Group):
 
     @property
     def only_env(self) -> EnvSettings:
-        """The environment of a run of one."""
         if isinstance(self.env, tuple):
             names = ", ".join(entry.name for entry in self.env)
             raise ValueError(

@@ -23,7 +23,6 @@ from paw_train.settings.base import (
 
 
 def _compiled(pattern: str) -> str:
-    """The pattern, if it is a regular expression."""
     try:
         re.compile(pattern)
     except re.error as error:

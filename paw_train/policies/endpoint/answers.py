@@ -73,7 +73,6 @@ def _count(value: Any) -> int:
 
 
 def _named(reply: str) -> str:
-    """The kind of a reply that is not JSON, in words."""
     start = reply.lstrip()[:200]
     if start.startswith(("data:", "event:", ":")):
         return f"the reply is a stream, which was not asked for: {start!r}"

@@ -36,7 +36,6 @@ class Fallbacks:
         return [_SENTENCES[name] for name in sorted(self._refused)]
 
     def apply(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The body without the fields that were refused earlier."""
         sent = dict(body)
         for name in self._refused:
             field = name.partition(" ")[0]
@@ -334,5 +333,4 @@ def _int(text: str) -> int:
 
 
 def error_text(error: Exception) -> str:
-    """The server's words in an error, in lower case, without the client's own."""
     return str(getattr(error, "body", None) or error).lower()

@@ -168,11 +168,9 @@ class EndpointPolicy:
         return None if self._counter is None else len(self._counter.dialogue(messages))
 
     def session(self, sampling: Sampling, growing: bool) -> EndpointSession:
-        """Opens a session on a batch of episodes (see ``rollouts.policy.Policy``)."""
         return EndpointSession(self, sampling)
 
     def answer(self, requests: Sequence[Request], sampling: Sampling) -> list[Response]:
-        """A response to each request."""
         return self._thread.run(self._gather([self._answer(r, sampling) for r in requests]))
 
     def scoring(self, growing: bool) -> EndpointPolicy:
@@ -336,7 +334,6 @@ class EndpointPolicy:
         return second
 
     async def _wait(self, failures: int, error: Exception) -> None:
-        """Waits before the next try."""
         asked = asked_wait(error, time.time())
         if asked is not None and asked > LONGEST_ASKED:
             raise BudgetReached(
@@ -428,7 +425,6 @@ class EndpointPolicy:
             raise EndpointError(reason) from error
 
     def _in_words(self, error: Exception, tries: int) -> str:
-        """An error in words, without the key."""
         text = " ".join(f"{type(error).__name__}: {error}".split())  # pages have many lines
         if len(self._key) >= _SHORTEST_KEY:
             text = text.replace(self._key, "***")

@@ -47,7 +47,6 @@ class Route:
     """the server's, as ``NO_PROXY`` would name it"""
 
     def client(self) -> Any:
-        """A client that goes this way."""
         from openai import DefaultAsyncHttpxClient
         from openai._constants import DEFAULT_CONNECTION_LIMITS
 
@@ -72,7 +71,6 @@ def http_library() -> Any:
 
 
 def route_to(url: str) -> Route:
-    """The way to an address."""
     httpx = http_library()
     try:
         parts = urlsplit(url)
@@ -216,7 +214,6 @@ class Budget:
             self._claims.append(claim)
 
     async def leave(self, claim: Use, used: Use) -> None:
-        """Replaces a claim by what was used."""
         async with self._freed:
             self._claims = [other for other in self._claims if other is not claim]
             self._cost += self._cost_of(used)
@@ -259,5 +256,4 @@ class Limits:
                 await self.budget.leave(claim, used)
 
     def pause(self, seconds: float) -> None:
-        """Holds back requests that have not started."""
         self._free = max(self._free, time.monotonic() + seconds)

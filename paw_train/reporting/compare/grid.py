@@ -188,7 +188,6 @@ def load_grid(name: str | Path) -> Grid:
 def grid_from_arguments(
     recipe: str, arms: Sequence[str], seeds: int | Sequence[int], overrides: Sequence[str]
 ) -> Grid:
-    """A grid from the command line."""
     parsed = []
     for text in arms:
         name, _, values = text.partition(":")

@@ -68,12 +68,10 @@ def _difference_cells(difference: Difference | None) -> list[str]:
 
 
 def percent(value: float) -> str:
-    """A fraction in percent, one decimal."""
     return f"{100 * value:.1f}"
 
 
 def signed(value: float) -> str:
-    """A difference of fractions in points, one decimal."""
     return f"{100 * value:+.1f}"
 
 

@@ -107,7 +107,6 @@ def average_in_float32(strategy: Any) -> None:
 
 
 def gathered(own: list[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
-    """The metrics of all ranks, on the CPU."""
     local = [{name: value.detach().cpu() for name, value in part.items()} for part in own]
     parts: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(parts, local)
@@ -125,7 +124,6 @@ class PaWPolicyActor(_Upstream):
         return super().init_model_from_pretrained(strategy, *args, **kwargs)
 
     def append(self, experience: Any) -> None:
-        """Takes a micro-batch for the next update."""
         update = int(experience.info["update"][0])
         if update != self.trainer.update:
             # while a critic learns alone, micro-batches come that nobody learns from
@@ -159,7 +157,6 @@ class PaWReferenceActor(_UpstreamReference):
         self._offload()
 
     def execute_batch(self, *args: Any, **kwargs: Any) -> Any:
-        """As upstream, on the GPU."""
         if self._offloads:
             self.model.model.module.to(torch.cuda.current_device())
         try:

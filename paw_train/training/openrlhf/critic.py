@@ -80,7 +80,6 @@ class PaWCriticActor(_Upstream):
         return super().init_model_from_pretrained(strategy, *args, **kwargs)
 
     def append(self, experience: Any) -> None:
-        """Takes a micro-batch for the next update."""
         self.trainer.micro_batches.append(experience.labels[0])
 
 

@@ -183,7 +183,6 @@ class RemoteEngine:
         self.handle = handle
 
     async def generate(self, ids: list[int], parameters: Any) -> Any:
-        """vLLM's output for a context in tokens."""
         return await self.handle.generate.remote(ids, parameters)
 
 

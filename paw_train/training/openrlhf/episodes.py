@@ -42,22 +42,18 @@ class GroupLabel:
     """the episode of the group that is meant; ``None``: all of them"""
 
     def episodes(self) -> list[GroupLabel]:
-        """Each of its episodes, as a label."""
         return [replace(self, member=member) for member in range(len(self.seeds))]
 
     def to_json(self) -> str:
-        """As the data set holds it."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> GroupLabel:
-        """Inverse of ``to_json``."""
         data = json.loads(text)
         return cls(**{**data, "seeds": tuple(data["seeds"])})
 
     @property
     def validation(self) -> bool:
-        """True if it measures and does not train."""
         return self.update < 0
 
 

@@ -152,7 +152,6 @@ class PaWExperienceMaker(RemoteExperienceMaker):
 
 
 def _to_score(rows: Sequence[TokenRow], pad: int) -> OpenRLHFExperience:
-    """A batch whose every token is scored."""
     batch = collate(rows, pad)
     return OpenRLHFExperience(
         sequences=batch.ids,

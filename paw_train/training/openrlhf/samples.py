@@ -106,7 +106,6 @@ class TurnSamplesGenerator(SamplesGenerator):
         return Rollout(answer, self.sampled, seconds, version, self.prompts_dataloader.state_dict())
 
     def _policy_version(self) -> int:
-        """Of all engines."""
         versions = ray.get([engine.policy_version.remote() for engine in self.vllm_engines])
         if None in versions or len(set(versions)) != 1:
             raise MixedPoliciesError(
@@ -116,7 +115,6 @@ class TurnSamplesGenerator(SamplesGenerator):
         return int(versions[0])
 
     def generate_eval_samples(self, **kwargs: Any) -> Any:
-        """As upstream, and keeps the trajectories."""
         samples = super().generate_eval_samples(**kwargs)
         self.validated = [sample.labels[0] for sample in samples]
         return samples
@@ -163,7 +161,6 @@ class TurnSamplesGenerator(SamplesGenerator):
         return self._tasks
 
     def _episodes(self, groups: Sequence[GroupLabel], rows: Sequence[str]) -> list[Any]:
-        """The responses to all episodes of some groups, in order."""
         episodes = [
             (row, episode)
             for row, group in zip(rows, groups, strict=True)

@@ -43,11 +43,9 @@ class TakenRollouts:
         return len(self.loader)
 
     def load_state_dict(self, state: Any) -> None:
-        """Goes on from a position, before the first rollout."""
         self.loader.load_state_dict(state)
 
     def state_dict(self) -> Any:
-        """Behind the rollout that was taken last."""
         return self.generator.taken.position
 
 
@@ -99,7 +97,6 @@ class PaWTrainer(_Upstream):
         self._waited = 0.0
 
     def fit(self, global_step: int = 0) -> None:
-        """Trains from the last checkpoint, or from the start."""
         self._version = int(self.init_checkpoint_states()["global_step"])
         self.records.resume(self._version)
         with self.tracking:
@@ -190,7 +187,6 @@ class PaWTrainer(_Upstream):
         require_equal(trained, [Sums(*workers[0]) for workers in engines], update)
 
     def evaluate(self, global_step: int, **generate_kwargs: Any) -> dict[str, float]:
-        """Success on the selection panel."""
         logs: dict[str, float] = super().evaluate(global_step, **generate_kwargs)
         trajectories = self.samples_generator.validated
         self._report_failures(global_step, "validation", trajectories)

@@ -25,7 +25,6 @@ class PaWWorker(WorkerWrap):
     model_runner: Any
 
     def weight_sums(self) -> list[float]:
-        """Sums over all weights of this worker."""
         total = zero_sums()
         for parameter in self.model_runner.model.parameters():
             total = total + sums_of(parameter)
@@ -72,7 +71,6 @@ class PaWRollout(_Upstream):
 
     @_unless_dead
     async def update_weight(self, *args: Any, **kwargs: Any) -> Any:
-        """As upstream."""
         self._version = None  # until the last of them is here
         return await super().update_weight(*args, **kwargs)
 
@@ -81,11 +79,9 @@ class PaWRollout(_Upstream):
         return self._version
 
     async def set_policy_version(self, version: int) -> None:
-        """Says whose weights are here, all of which were sent."""
         self._version = version
 
     @_unless_dead
     async def weight_sums(self) -> list[list[float]]:
-        """Sums over the weights of each worker."""
         sums: list[list[float]] = await self.llm.collective_rpc("weight_sums")
         return sums

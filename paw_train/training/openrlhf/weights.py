@@ -39,7 +39,6 @@ class StaleWeightsError(RuntimeError):
 
 
 def zero_sums() -> Sums:
-    """Of no weights."""
     return Sums(0.0, 0.0, 0.0)
 
 
@@ -95,7 +94,6 @@ PREFIX = "base_model.model."
 
 
 def is_adapted(model: Any) -> bool:
-    """True if peft has wrapped a model."""
     return hasattr(model, "peft_config")
 
 
@@ -113,7 +111,6 @@ class AdaptedWeight:
 
     @property
     def data(self) -> Tensor:
-        """The sum, in the weight's own type."""
         with torch.no_grad():
             delta = self.layer.get_delta_weight(self.layer.active_adapters[0])
             whole: Tensor = (self.weight.float() + delta.float()).to(self.dtype)
