@@ -66,7 +66,7 @@ def compare(
 ) -> None:
     """Compare methods over seeds. If it was stopped or killed, the same command resumes it."""
     from paw_train.reporting.compare.folder import ComparisonFolder, default_jobs
-    from paw_train.reporting.compare.progress import Progress
+    from paw_train.reporting.compare.runs import Progress
 
     chosen = _seeds(seeds)
     wanted, arms = _grid(grid, arm or [], chosen, overrides or [], name)

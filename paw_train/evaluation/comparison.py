@@ -61,22 +61,25 @@ def load_result(path: str | Path, fields: Sequence[str] = ("n", "runs")) -> dict
     """A result from its file, or from the folder that holds ``result.json``, with these fields."""
     path = Path(path)
     file = path / "result.json" if path.is_dir() else path
-    try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ValueError(f"There is no result {str(file)!r}; `paw eval` writes one.") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{file} is no result of `paw eval`: {error}") from None
-    missing = {"panel", "panel_hash", "env_id", *fields} - set(
-        data if isinstance(data, dict) else ()
-    )
+    if not file.exists():
+        raise ValueError(f"There is no result {str(file)!r}; `paw eval` writes one.")
+    data = _read(file)
+    missing = {"panel", "panel_hash", "env_id", *fields} - data.keys()
     if missing:
         raise ValueError(
             f"{file} is no result of `paw eval`, or one of an older version: it lacks "
             f"{', '.join(sorted(missing))}. Evaluate again."
         )
-    found: dict[str, Any] = data
-    return found
+    return data
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """The object in a file; of anything else nothing remains."""
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{file} is damaged, or no result of `paw eval`: {error}") from None
+    return data if isinstance(data, dict) else {}
 
 
 def reasons_against(first: Result, second: Result) -> list[str]:
@@ -221,24 +224,16 @@ def collect(places: Sequence[str | Path]) -> list[dict[str, Any]]:
             continue
         names = ("result.json", *_OF_RUNS)
         files = sorted(path for path in place.rglob("*.json") if path.name in names)
-        here = [result for path in files if (result := _result_in(path)) is not None]
+        here = [
+            data
+            | ({"model": path.parent.name, "agent": of} if (of := _OF_RUNS.get(path.name)) else {})
+            for path in files
+            if "panel_hash" in (data := _read(path))
+        ]
         if not here:
             raise ValueError(f"There is no result of `paw eval` in {place}.")
         found += here
     return found
-
-
-def _result_in(path: Path) -> dict[str, Any] | None:
-    """The result in a file; ``None``: it holds something else."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is damaged: {error}") from None
-    if not isinstance(data, dict) or "panel_hash" not in data:
-        return None
-    if path.name in _OF_RUNS:
-        data |= {"model": path.parent.name, "agent": _OF_RUNS[path.name]}
-    return data
 
 
 def _table_row(result: Result) -> dict[str, Any]:

@@ -108,18 +108,14 @@ def commit() -> str | None:
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
-    git = ["git", "-C", str(root)]
+    described = ["describe", "--always", "--exclude=*", "--abbrev=40", "--dirty=+"]
     try:
-        head = subprocess.run(
-            [*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True
+        found = subprocess.run(
+            ["git", "-C", str(root), *described], capture_output=True, text=True, check=True
         )
-        changed = subprocess.run(
-            [*git, "status", "--porcelain", "--untracked-files=no"],
-            capture_output=True, text=True, check=True,
-        )  # fmt: skip
     except (OSError, subprocess.CalledProcessError):
         return None
-    return head.stdout.strip() + ("+" if changed.stdout.strip() else "")
+    return found.stdout.strip()
 
 
 def is_deterministic(env: TextEnv) -> bool:

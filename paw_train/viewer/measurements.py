@@ -82,7 +82,9 @@ class Measurements:
         """Kind (``training`` or ``evaluation``), progress and results in a few numbers."""
         settings, rows = self.settings(), self._file("metrics.jsonl", _rows) or {}
         planned = number(settings.get("updates"))
-        before, after = (self._result(f"eval_{when}.json") for when in ("before", "after"))
+        before, after = (
+            _rate(self._file(f"eval_{when}.json", _object)) for when in ("before", "after")
+        )
         found = self.evaluation()
         last = rows[max(rows)] if rows else {}
         curve = [number(row.get("success_rate")) for row in rows.values()]
@@ -135,13 +137,6 @@ class Measurements:
             if stamp := _stamp(self.run / name):
                 return stamp[1] / 1e9
         return None
-
-    def _result(self, name: str) -> Record | None:
-        value = self._file(name, _object) or {}
-        rate = number(value.get("success_rate"))
-        if rate is None:
-            return None
-        return {"success_rate": rate, "ci95": value.get("ci95"), "n": value.get("n")}
 
     def _file(self, name: str, read: Any) -> Any:
         stamp = _stamp(self.run / name)

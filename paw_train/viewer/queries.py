@@ -127,7 +127,8 @@ def select(episodes: Sequence[EpisodeSummary], f: Filter) -> Sequence[Row]:
         return rows
 
     def place(row: Row) -> tuple[bool, float]:
-        value = getattr(row, name)
+        of_episode = isinstance(row, TurnSummary) and name in ("place", "total_reward", "steps")
+        value = getattr(row.episode if of_episode else row, name)
         return value is None, -(value or 0.0) if largest_first else value or 0.0
 
     return sorted(rows, key=place)

@@ -35,18 +35,6 @@ class TurnSummary:
     surprise: float | None = None
     """mean -log p of the next observation's tokens, nats"""
 
-    @property
-    def place(self) -> int:
-        return self.episode.place
-
-    @property
-    def total_reward(self) -> float | None:
-        return self.episode.total_reward
-
-    @property
-    def steps(self) -> int:
-        return self.episode.steps
-
     def to_dict(self) -> dict[str, Any]:
         of_episode = ("key", "phase", "update", "task_type", "outcome")
         own = ("step", "action", "observation", "reward", "valid", *_MEASURED)

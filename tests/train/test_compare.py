@@ -35,7 +35,6 @@ from paw_train.reporting.compare.grid import (
 from paw_train.reporting.compare.page import (
     write_page,
 )
-from paw_train.reporting.compare.progress import Progress
 from paw_train.reporting.compare.results import (
     RunResult,
     known_results,
@@ -44,6 +43,7 @@ from paw_train.reporting.compare.results import (
     write_results,
 )
 from paw_train.reporting.compare.runs import (
+    Progress,
     Runner,
     Work,
     differing_setting,

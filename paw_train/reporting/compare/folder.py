@@ -11,7 +11,6 @@ from paw_gym.internals.files import write_json, write_text
 from paw_train.reporting.compare.analysis import Comparison, compare
 from paw_train.reporting.compare.grid import Grid, PlannedRun
 from paw_train.reporting.compare.page import write_page
-from paw_train.reporting.compare.progress import Progress
 from paw_train.reporting.compare.results import (
     RunResult,
     known_results,
@@ -21,6 +20,7 @@ from paw_train.reporting.compare.results import (
     write_results,
 )
 from paw_train.reporting.compare.runs import (
+    Progress,
     Runner,
     Work,
     check_settings,

@@ -14,12 +14,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from paw_gym.internals.locks import ProcessLock, is_held
+from paw_gym.internals.printable import safe_console
 from paw_train.algorithms.estimator import ADVANTAGES
+from paw_train.metrics import number
 from paw_train.policies.checkpoints import find_checkpoint
+from paw_train.reporting.charts import duration_text
 from paw_train.reporting.compare.grid import PlannedRun
+from paw_train.reporting.run.data import read_records
 from paw_train.settings import WITHOUT_EFFECT, Settings
 from paw_train.settings.base import flatten
 from paw_train.settings.run import read_recorded, shared_evaluation, shared_warm_start
@@ -112,16 +116,6 @@ _LOG_TAIL = 15
 Command = Callable[[PlannedRun], list[str]]
 
 
-class Watcher(Protocol):
-    """Receives what happens."""
-
-    def say(self, text: str) -> None:
-        """Reports an event, in a sentence."""
-
-    def show(self, work: Work) -> None:
-        """Shows the present state; called about twice a second."""
-
-
 @dataclass(frozen=True)
 class Failure:
     """A run whose process ended badly."""
@@ -147,6 +141,68 @@ class Work:
     stopping: bool = False
 
 
+_LINE_SECONDS = 60.0
+"""between two lines on a terminal; in a log it is five times that"""
+
+
+class Progress:
+    """Shows a grid's progress."""
+
+    def __init__(self, folder: Path, quiet: bool = False) -> None:
+        self.folder = folder
+        self.console = safe_console(quiet=quiet, highlight=False)
+        self._started = self._lined = time.monotonic()
+        self._at_start: int | None = None
+
+    def say(self, text: str) -> None:
+        self.console.print(f"{time.strftime('%H:%M:%S')} {text}", soft_wrap=True, markup=False)
+
+    def show(self, work: Work) -> None:
+        """Prints a line on every run at work, where one is due."""
+        if self._at_start is None:
+            self._at_start = work.finished
+        now = time.monotonic()
+        if now - self._lined >= _LINE_SECONDS * (1 if self.console.is_terminal else 5):
+            self._lined = now
+            at_work = "; ".join(f"{c.name} {self._stage(c)}" for c in work.running.values())
+            self.say(f"{self._summary(work)}. Running: {at_work}")
+
+    def failure(self, failure: Failure) -> None:
+        self.console.print(
+            f"\n[bold red]{failure.run} failed[/bold red]; the end of {failure.log}:"
+        )
+        self.console.print(failure.tail, markup=False, soft_wrap=True)
+
+    def _summary(self, work: Work) -> str:
+        elapsed = time.monotonic() - self._started
+        parts = [f"{work.finished} of {len(work.runs)} finished"]
+        if work.failures:
+            parts.append(f"{len(work.failures)} failed")
+        done = work.finished - (self._at_start or 0) + sum(map(self._share, work.running.values()))
+        left = len(work.waiting) - sum(map(self._share, work.running.values()))
+        if done > 0.2 and left > 0:
+            parts.append(f"about {duration_text(elapsed / done * left)} left")
+        parts.append(f"{duration_text(elapsed)} so far")
+        return ", ".join(parts)
+
+    def _share(self, run: PlannedRun) -> float:
+        """The share of a run that is done, by its updates."""
+        return min(1.0, updates_done(self.folder / run.name) / max(1, run.settings.updates))
+
+    def _stage(self, run: PlannedRun) -> str:
+        folder, planned = self.folder / run.name, run.settings.updates
+        rows = list(read_records(folder / "metrics.jsonl", "update").by_key.values())
+        done = len(rows)
+        if not done:
+            return "RL begins" if (folder / "eval_before.json").exists() else "warm start"
+        if done >= planned:
+            return "last evaluation"
+        rate = number(rows[-1].get("success_rate"))
+        return f"update {done} of {planned}" + (
+            f", success {100 * rate:.0f} %" if rate is not None else ""
+        )
+
+
 def train_command(run: PlannedRun, recipe: str) -> list[str]:
     """The command of a run's process: ``paw train`` with its settings."""
     return [sys.executable, "-P", "-m", "paw_train.cli", "train", recipe, *run.overrides]
@@ -165,7 +221,7 @@ class Runner:
         folder: Path,
         jobs: int,
         command: Command,
-        watcher: Watcher,
+        watcher: Progress,
         on_finish: Callable[[PlannedRun], None] = lambda run: None,
     ) -> None:
         for run in runs:

@@ -43,8 +43,7 @@ class RunRecords:
 
     def raised(self, update: int, wm_loss: str | None) -> list[Alarm]:
         """The alarms that an update's measurements have raised; call it after ``update``."""
-        with (self.folder / "metrics.jsonl").open(encoding="utf-8") as file:
-            rows = [json.loads(line) for line in file]
+        rows = list(read_records(self.folder / "metrics.jsonl", "update").by_key.values())
         return [alarm for alarm in find_alarms(rows, wm_loss) if alarm.first == update]
 
     def failures(self, update: int, during: str, trajectories: Sequence[Trajectory]) -> int:
