@@ -208,12 +208,7 @@ class _Replaying:
                     )
                 else:
                     self._play_again(agent, episode, start, name)
-            kept = [
-                _without_texts(
-                    t.env_id, n, t.reward, t.terminated, t.truncated, t.action_is_valid, t.info
-                )
-                for n, t in enumerate(episode.transitions)
-            ]
+            kept = [_without_texts(t, step) for step, t in enumerate(episode.transitions)]
             runs[seed].append(replace(episode, instruction="", transitions=kept))
             episode = next(recorded, None)
         if episode is not None:
@@ -324,7 +319,9 @@ class _Trajectories(_Replaying):
                 break
             _, reward, terminated, truncated, info = env.step(action)
             over = terminated or truncated
-            kept.append(_without_texts(env.env_id, step, reward, terminated, truncated, True, info))
+            here = (float(reward), "", terminated, truncated, True, dict(info))
+            played = Transition(env.env_id, one.task_id, "", step, "", None, "", action, *here)
+            kept.append(_without_texts(played, step))
             self.found.steps += 1
             if not self._same(f"{where}the reward", claimed, float(reward)):
                 break
@@ -398,28 +395,11 @@ def _step(agent: AgentInterface, t: Transition) -> tuple[list[tuple[str, Any, An
     return parts, terminated or truncated
 
 
-def _without_texts(
-    env_id: str, step: int, reward: Any, terminated: bool, truncated: bool, valid: bool,
-    info: Mapping[str, Any],
-) -> Transition:  # fmt: skip
+def _without_texts(t: Transition, step: int) -> Transition:
     """The parts of a transition that a summary reads."""
-    told = {key: info[key] for key in ("success", "score") if key in info}
-    return Transition(
-        env_id,
-        "",
-        "",
-        step,
-        "",
-        None,
-        "",
-        "",
-        float(reward),
-        "",
-        terminated,
-        truncated,
-        valid,
-        told,
-    )
+    texts = dict.fromkeys(("prompt", "response", "action", "next_observation"), "")
+    told = {key: t.info[key] for key in ("success", "score") if key in t.info}
+    return replace(t, step=step, reward=float(t.reward), observation=None, info=told, **texts)
 
 
 def _headline(result: Mapping[str, Any]) -> str:

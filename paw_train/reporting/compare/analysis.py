@@ -119,13 +119,10 @@ def compare(
     differences = [
         d for arm in done if arm != baselines[arm] for d in _difference(arm, baselines[arm], by_arm)
     ]
-    tested = [d for d in differences if d.p_value is not None and d.arm != primary]
-    adjusted = holm([d.p_value for d in tested if d.p_value is not None])
-    holm_of = {d.arm: p for d, p in zip(tested, adjusted, strict=True)}
-    if primary is not None:
-        holm_of |= {
-            d.arm: d.p_value for d in differences if d.arm == primary and d.p_value is not None
-        }
+    p_values = {d.arm: d.p_value for d in differences if d.p_value is not None}
+    others = [arm for arm in p_values if arm != primary]
+    adjusted = holm([p_values[arm] for arm in others])
+    holm_of = {**p_values, **dict(zip(others, adjusted, strict=True))}
     final = tuple(replace(d, p_holm=holm_of.get(d.arm)) for d in differences)
     summaries = tuple(_summary(arm, by_arm[arm]) for arm in done)
     notes = _notes(by_arm, runs)
@@ -151,7 +148,7 @@ def _summary(arm: str, by_seed: Mapping[int, RunResult]) -> ArmSummary:
         seeds=tuple(by_seed),
         before=float(np.mean(before)) if before else None,
         mean=float(np.mean(rates)),
-        ci95=_within(mean_interval(rates), 0.0, 1.0) if _vary(rates) else None,
+        ci95=_interval(rates, 0.0, 1.0),
         ci95_tasks=_task_interval(runs),
         std=float(np.std(rates, ddof=1)) if len(rates) > 1 else None,
         tasks=int(runs[0].after["n"]),
@@ -176,19 +173,11 @@ def _panel(runs: Sequence[RunResult]) -> str | None:
 
 
 def _types(runs: Sequence[RunResult]) -> dict[str, float]:
-    names = sorted({name for run in runs for name in run.after["by_type"]})
-    return {
-        name: float(
-            np.mean(
-                [
-                    run.after["by_type"][name]["success_rate"]
-                    for run in runs
-                    if name in run.after["by_type"]
-                ]
-            )
-        )
-        for name in names
-    }
+    rates: dict[str, list[float]] = {}
+    for run in runs:
+        for name, part in run.after["by_type"].items():
+            rates.setdefault(name, []).append(part["success_rate"])
+    return {name: float(np.mean(rates[name])) for name in sorted(rates)}
 
 
 def _difference(
@@ -200,7 +189,6 @@ def _difference(
     if not seeds:
         return []
     delta = [other[s].success_rate - base[s].success_rate for s in seeds]
-    several = _vary(delta)
     runs = [by_seed[s] for s in seeds for by_seed in (base, other)]
     rows = None
     if _panel(runs) is not None:
@@ -213,8 +201,8 @@ def _difference(
             to,
             tuple(seeds),
             float(np.mean(delta)),
-            _within(mean_interval(delta), -1.0, 1.0) if several else None,
-            paired_t_p_value(delta) if several else None,
+            _interval(delta, -1.0, 1.0),
+            paired_t_p_value(delta) if _vary(delta) else None,
             None,
             crossed_bootstrap_interval(rows, _BOOTSTRAP_SEED) if rows else None,
             tuple(delta),
@@ -239,17 +227,17 @@ def _secondary(
 def _secondary_row(
     name: str, arm: str, own: Mapping[int, float], to: str, other: Mapping[int, float]
 ) -> Secondary:
+    means = list(own.values())
     delta = [own[s] - other[s] for s in own if s in other]
-    several = _vary(delta)
     return Secondary(
         name,
         arm,
-        float(np.mean(list(own.values()))),
-        mean_interval(list(own.values())) if _vary(list(own.values())) else None,
+        float(np.mean(means)),
+        _interval(means),
         to if delta else None,
         float(np.mean(delta)) if delta else None,
-        mean_interval(delta) if several else None,
-        paired_t_p_value(delta) if several else None,
+        _interval(delta),
+        paired_t_p_value(delta) if _vary(delta) else None,
     )
 
 
@@ -302,6 +290,13 @@ def _vary(values: Sequence[float]) -> bool:
     equal values has no width, which would claim a certainty that is not there.
     """
     return len(values) > 1 and max(values) - min(values) > 1e-9
+
+
+def _interval(
+    values: Sequence[float], low: float = -np.inf, high: float = np.inf
+) -> tuple[float, float] | None:
+    """The t interval of a mean, inside a range; ``None`` where the values do not vary."""
+    return _within(mean_interval(values), low, high) if _vary(values) else None
 
 
 def _within(interval: tuple[float, float], low: float, high: float) -> tuple[float, float]:

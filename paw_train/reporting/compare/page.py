@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,75 +17,47 @@ from paw_train.reporting.compare.grid import Grid
 from paw_train.reporting.compare.results import RunResult
 from paw_train.reporting.pages import render
 
-
-@dataclass(frozen=True, slots=True)
-class Measurement:
-    """One measurement that is shown as curves."""
-
-    key: str
-    title: str
-    share: bool = False
-
-
 MEASUREMENTS = (
-    Measurement("validation", "Success on the selection panel", share=True),
-    Measurement("success_rate", "Success in training rollouts", share=True),
-    Measurement("obs_nll", "Observation NLL, nats per token"),
-    Measurement("invalid_rate", "Invalid responses", share=True),
+    ("validation", "Success on the selection panel", True),
+    ("success_rate", "Success in training rollouts", True),
+    ("obs_nll", "Observation NLL, nats per token", False),
+    ("invalid_rate", "Invalid responses", True),
 )
+"""what is shown as curves: key, title, and whether it is a share"""
 RANGE_NOTE = (
     "Lines: mean over the seeds that both arms have; areas: from the lowest to the highest seed."
 )
 
 
-def arm_series(
-    arm: str, runs: Sequence[RunResult], measurement: Measurement, colour: int
-) -> Series | None:
-    """The mean of a measurement over an arm's seeds, with their range; ``None`` where there is none."""
-    lines = [points for c in runs if c.arm == arm and (points := _points(c, measurement.key))]
-    if not lines:
-        return None
-    xs = sorted({x for line in lines for x in line})
-    known = {x: [line[x] for line in lines if x in line] for x in xs}
-    return Series(
-        arm,
-        [(x, float(np.mean(known[x]))) for x in xs],
-        colour,
-        band=[(x, min(known[x]), max(known[x])) for x in xs] if len(lines) > 1 else (),
-    )
+def charts_of(
+    baselines: Mapping[str, str], runs: Sequence[RunResult], key: str, share: bool
+) -> list[tuple[str, Chart]]:
+    """(arm, chart) of every arm that a measurement was recorded for, all on one y axis.
 
-
-def pairs(
-    baselines: Mapping[str, str], runs: Sequence[RunResult], measurement: Measurement
-) -> list[tuple[str, list[Series]]]:
-    """For each arm, its curve and its baseline's: (arm, series), over the seeds that both have.
-
-    Without a seed in common the arm's curve stands alone.
+    A chart has the arm's curve and its baseline's, over the seeds that both have; without a seed in common
+    the arm's stands alone.
     """
     seeds = {arm: {c.seed for c in runs if c.arm == arm} for arm in baselines}
-    charts = []
+    found = []
     for arm, other in baselines.items():
-        if arm == other:
-            continue
-        common = seeds[arm] & seeds[other]
-        shared = [c for c in runs if c.seed in (common or seeds[arm])]
-        own = arm_series(arm, shared, measurement, 1)
-        base = arm_series(other, shared, measurement, 2)
-        if own is not None:
-            charts.append((arm, [s for s in (base, own) if s is not None]))
-    return charts
+        common = seeds[arm] & seeds[other] or seeds[arm]
+        shared = [c for c in runs if c.seed in common]
+        own = _series(arm, shared, key, 1)
+        if own and arm != other:
+            found.append((arm, [*_series(other, shared, key, 2), *own]))
+    reach = [y for _, lines in found for line in lines for y in line.reach]
+    style = ChartStyle(share=share, holds=reach)
+    return [(arm, Chart(lines, style)) for arm, lines in found]
 
 
-def charts_of(
-    baselines: Mapping[str, str],
-    runs: Sequence[RunResult],
-    measurement: Measurement,
-    style: ChartStyle,
-) -> list[tuple[str, Chart]]:
-    """(arm, chart) of every arm that the measurement was recorded for, all on one y axis; see ``pairs``."""
-    found = pairs(baselines, runs, measurement)
-    common = replace(style, holds=[y for _, series in found for line in series for y in line.reach])
-    return [(arm, Chart(series, common)) for arm, series in found]
+def _series(arm: str, runs: Sequence[RunResult], key: str, colour: int) -> list[Series]:
+    """The mean of a measurement over an arm's seeds, with their range; nothing where there is none."""
+    lines = [points for c in runs if c.arm == arm and (points := _points(c, key))]
+    xs = sorted({x for line in lines for x in line})
+    known = {x: [line[x] for line in lines if x in line] for x in xs}
+    band = [(x, min(known[x]), max(known[x])) for x in xs] if len(lines) > 1 else ()
+    means = [(x, float(np.mean(known[x]))) for x in xs]
+    return [Series(arm, means, colour, band=band)] if lines else []
 
 
 def _points(run: RunResult, key: str) -> dict[float, float]:
@@ -160,8 +131,7 @@ def write_page(
 def _curves(grid: Grid, runs: Sequence[RunResult]) -> list[tuple[str, list[tuple[str, Chart]]]]:
     """(title, charts by arm) of the measurements that there is data for."""
     found = [
-        (m.title, charts_of(grid.baselines(), runs, m, ChartStyle(share=m.share)))
-        for m in MEASUREMENTS
+        (title, charts_of(grid.baselines(), runs, key, share)) for key, title, share in MEASUREMENTS
     ]
     return [(title, charts) for title, charts in found if charts]
 
