@@ -32,6 +32,8 @@ from paw_train.settings import Settings
 
 _TASKS, _PROPOSALS = 14, 15
 """parts of the seeds of these, so that they differ"""
+_TOGETHER = 32
+"""episodes that the expert plays together"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +80,6 @@ class ExpertExperience:
         return cls(Episode.from_dict(data["episode"]), others)
 
 
-Proposals = Callable[[Sequence[ExpertState]], list[list[str]]]
-"""states -> of each at most K raw responses to try there: none with the expert's action, no action twice"""
-
-
 def lists_no_actions(env_id: str) -> ValueError:
     """The error in an environment without a list of actions."""
     return ValueError(
@@ -90,53 +88,41 @@ def lists_no_actions(env_id: str) -> ValueError:
     )
 
 
-def admissible_proposals(
-    env: AgentInterface, alternatives: int, rng: np.random.Generator
-) -> Proposals:
-    """Actions from the environment's own list, uniformly and without replacement.
-
-    Raises:
-        ValueError: (when called) the environment lists no actions.
-    """
-
-    def propose(states: Sequence[ExpertState]) -> list[list[str]]:
-        return [[env.response_for(action) for action in _others(state)] for state in states]
-
-    def _others(state: ExpertState) -> list[str]:
-        if state.admissible is None:
-            raise lists_no_actions(env.env_id)
-        others = [action for action in state.admissible if action != state.expert.action]
-        chosen = rng.choice(len(others), min(alternatives, len(others)), replace=False)
-        return [others[int(i)] for i in chosen]
-
-    return propose
-
-
 def early_experience(
     pool: EnvPool,
     env: AgentInterface,
     task_ids: Sequence[str],
-    propose: Proposals,
-    batch: int = 32,
+    alternatives: int,
+    rng: np.random.Generator,
     progress: Callable[[int], None] | None = None,
 ) -> list[ExpertExperience]:
     """Plays the expert, goes back to each of its states, and does other things there.
 
-    Episodes that the expert does not solve are left out, and so is an alternative at which the environment
-    fails.
+    These are of the environment's own list, uniformly and without replacement. Episodes that the expert
+    does not solve are left out, and so is an alternative at which the environment fails.
 
     Raises:
-        ValueError: the environment cannot go back to a state; or as ``propose``.
+        ValueError: the environment cannot go back to a state, or lists no actions.
     """
     found: list[ExpertExperience] = []
-    for start in range(0, len(task_ids), batch):
-        for states in _expert_states(pool, task_ids[start : start + batch]):
-            answers = propose(states)
-            others = [_carried_out(env, s, a) for s, a in zip(states, answers, strict=True)]
+    for start in range(0, len(task_ids), _TOGETHER):
+        for states in _expert_states(pool, task_ids[start : start + _TOGETHER]):
+            others = [_carried_out(env, s, _others(env, s, alternatives, rng)) for s in states]
             found.append(ExpertExperience(states[0].snapshot.episode, tuple(others)))
         if progress:
-            progress(min(start + batch, len(task_ids)))
+            progress(min(start + _TOGETHER, len(task_ids)))
     return found
+
+
+def _others(
+    env: AgentInterface, state: ExpertState, alternatives: int, rng: np.random.Generator
+) -> list[str]:
+    """Responses with other actions than the expert's, no action twice."""
+    if state.admissible is None:
+        raise lists_no_actions(env.env_id)
+    others = [action for action in state.admissible if action != state.expert.action]
+    chosen = rng.choice(len(others), min(alternatives, len(others)), replace=False)
+    return [env.response_for(others[int(i)]) for i in chosen]
 
 
 def _expert_states(pool: EnvPool, task_ids: Sequence[str]) -> list[list[ExpertState]]:
@@ -205,8 +191,7 @@ class EarlyExperience:
         ids = [tasks[int(i)] for i in chosen.choice(len(tasks), count, count > len(tasks))]
         with self._env() as other, self.display.task("early experience", count) as advance:
             rng = np.random.default_rng([self.settings.seed, _PROPOSALS])
-            propose = admissible_proposals(other, self.own.early.alternatives, rng)
-            found = early_experience(pool, other, ids, propose, progress=advance)
+            found = early_experience(pool, other, ids, self.own.early.alternatives, rng, advance)
         pool.close()
         if not any(row for one in found for row in one.alternatives):
             raise ValueError(

@@ -22,7 +22,6 @@ from paw_train.training import local
 from paw_train.training.preparation import prepared
 from paw_train.world_model_learning.early_experience import (
     ExpertExperience,
-    admissible_proposals,
     early_experience,
     read_experience,
     write_experience,
@@ -53,8 +52,8 @@ def tiny_policy() -> LocalPolicy:
 def collected(env: EnvSettings, tasks: int = 2) -> list[ExpertExperience]:
     pool = make_pool(env, env.train_split, 1, 1, 0)
     other = agent_env_maker(env, env.train_split)()
-    propose = admissible_proposals(other, K, np.random.default_rng(0))
-    found = early_experience(pool, other, pool.tasks.ids[:tasks], propose)
+    rng = np.random.default_rng(0)
+    found = early_experience(pool, other, pool.tasks.ids[:tasks], K, rng)
     pool.close()
     other.close()
     return found
