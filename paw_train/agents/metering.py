@@ -289,13 +289,10 @@ class MeteredPool(EnvPool):
         if self._messages:
             if len(episode.transitions) == 1:
                 self._last.pop(episode.episode_id, None)
-            notes["calls"] = [self._record(episode.episode_id, call) for call in calls]
+            before = [self._last.get(episode.episode_id, ()), *(call.messages for call in calls)]
+            notes["calls"] = [call_record(c, b) for c, b in zip(calls, before, strict=False)]
+            self._last[episode.episode_id] = before[-1]
         note(episode, **notes)
-
-    def _record(self, episode: str, call: Call) -> dict[str, Any]:
-        before = self._last.get(episode, ())
-        self._last[episode] = call.messages
-        return call_record(call, before)
 
 
 def call_record(call: Call, before: Sequence[Message]) -> dict[str, Any]:

@@ -124,11 +124,6 @@ def _encoded(recording: Recording, turn: Turn, ids: list[int]) -> list[int]:
     return found + [i for i in ids[-1:] if i == recording.tokenizer.eos_token_id]
 
 
-def _with_turn_boundary(recording: Recording, turn: Turn, ids: list[int]) -> list[int]:
-    """An observation whose message ends before the rest of it, which is rendered as one more message."""
-    return [*ids, recording.tokenizer.convert_tokens_to_ids("<user>")]
-
-
 def _without_last_observation(row: Row) -> Row:
     end = 1 + max(_places(row, "action"))
     return Row(*(values[:end] for values in _columns(row)))
@@ -173,10 +168,6 @@ def _turns(change: Callable[[Turn], Turn]) -> Borders:
 def _with_turns(recording: Recording, change: Callable[[Turn], Turn]) -> Recording:
     episodes = [replace(e, turns=[change(turn) for turn in e.turns]) for e in recording.episodes]
     return recording.replace(episodes=episodes)
-
-
-def _truncated_as_success(turn: Turn) -> Turn:
-    return replace(turn, reward=turn.reward + 10.0 * (turn.truncated and not turn.success))
 
 
 def _other_weights(**of: str) -> Borders:
@@ -252,11 +243,6 @@ def _other_starts(recording: Recording) -> list[Episode]:
     return [replace(e, group=g) for e, g in zip(recording.episodes, moved, strict=True)]
 
 
-def _population_deviation(recording: Recording, advantages: Tensor) -> Tensor:
-    size = recording.group_size
-    return advantages * math.sqrt(size / (size - 1))
-
-
 def _last_turn_only(recording: Recording, advantages: Tensor) -> Tensor:
     last = {e.turns[-1].number for e in recording.episodes}
     kept = torch.tensor([float(turn.number in last) for turn in recording.turns])
@@ -324,7 +310,9 @@ _PLANTED: Mapping[str, Mapping[str, Borders | None]] = {
         "retokenised_turns": _rewritten("action", _encoded),
         # Consecutive results are rendered one by one, with a turn boundary that the template does not
         # write.
-        "results_as_messages": _rewritten("env_output", _with_turn_boundary),
+        "results_as_messages": _rewritten(
+            "env_output", lambda r, _, ids: [*ids, r.tokenizer.convert_tokens_to_ids("<user>")]
+        ),
         # A dialogue becomes one row a turn, and earlier turns are trained again in each.
         "prefix_counted_twice": Borders(
             rows=lambda recording, rows: _row_each_turn(rows, earlier=True)
@@ -351,11 +339,15 @@ _PLANTED: Mapping[str, Mapping[str, Borders | None]] = {
         # Log-probabilities are taken at temperature 1, responses were sampled at 0.8.
         "temperature_missing": Borders(objective=lambda o: replace(o, temperature=1.0)),
         # An episode that its step budget ended is credited as a success.
-        "truncated_as_success": _turns(_truncated_as_success),
+        "truncated_as_success": _turns(
+            lambda t: replace(t, reward=t.reward + 10.0 * (t.truncated and not t.success))
+        ),
         # The penalty of invalid responses is not part of the return.
         "penalty_lost": _turns(lambda turn: replace(turn, reward=turn.reward - turn.penalty)),
         # Advantages are divided by the population's standard deviation (n), not the sample's (n - 1).
-        "population_deviation": Borders(advantages=_population_deviation),
+        "population_deviation": Borders(
+            advantages=lambda r, values: values * math.sqrt(r.group_size / (r.group_size - 1))
+        ),
         # Mean and deviation are taken over all groups together.
         "statistics_across_groups": _advantages_of(
             lambda recording: recording.episodes, "reinforce_pp"

@@ -149,6 +149,7 @@ def compare(first: Result, second: Result) -> Comparison:
         test = "random signs of the tasks' mean differences"
         p_value = sign_flip_p_value((np.mean(b, 0) - np.mean(a, 0)).tolist(), _SEED)
     delta = np.mean(b, 0) - np.mean(a, 0)
+    types, other = first.get("by_type", {}), second.get("by_type", {})
     if np.ptp(delta) == 0:
         # a bootstrap of equal values knows no uncertainty
         rates = [
@@ -165,7 +166,11 @@ def compare(first: Result, second: Result) -> Comparison:
         test=test,
         improved=int((delta > 0).sum()),
         worsened=int((delta < 0).sum()),
-        by_type=_by_type(first, second),
+        by_type={
+            k: other[k]["success_rate"] - types[k]["success_rate"]
+            for k in sorted(types)
+            if k in other
+        },
         score_difference=_score_difference(first, second),
         notes=_notes(first, second),
     )
@@ -186,11 +191,6 @@ def _score_difference(first: Result, second: Result) -> tuple[float, float, floa
     a, b = _scores(first), _scores(second)
     low, high = crossed_difference_interval(a, b, _SEED)
     return float(np.mean(b) - np.mean(a)), low, high
-
-
-def _by_type(first: Result, second: Result) -> dict[str, float]:
-    a, b = first.get("by_type", {}), second.get("by_type", {})
-    return {k: b[k]["success_rate"] - a[k]["success_rate"] for k in sorted(a) if k in b}
 
 
 def _notes(first: Result, second: Result) -> tuple[str, ...]:

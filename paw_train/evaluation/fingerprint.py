@@ -47,7 +47,8 @@ def environment_record(
     """
     made = make_env()
     try:
-        env_id, arguments = registered_id(env.id), _arguments(env)
+        env_id, given = registered_id(env.id), {**defaults_of(env.id), **env.kwargs}
+        arguments = {k: public(v) for k, v in sorted(given.items()) if k not in _HIDDEN}
         return {
             "id": env_id,
             "split": split if is_split(env) else None,
@@ -60,11 +61,6 @@ def environment_record(
         made.close()
 
 
-def _arguments(env: EnvSettings) -> dict[str, Any]:
-    merged = {**defaults_of(env.id), **env.kwargs}
-    return {k: public(v) for k, v in sorted(merged.items()) if k not in _HIDDEN}
-
-
 def public(value: Any) -> Any:
     """A value as JSON without paths, hosts or addresses of this machine.
 
@@ -74,18 +70,15 @@ def public(value: Any) -> Any:
         return {str(k): public(v) for k, v in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [public(v) for v in value]
-    if isinstance(value, Path) or (isinstance(value, str) and _is_path(value.strip())):
-        return Path(str(value).strip()).name
+    text = str(value).strip() if isinstance(value, str | Path) else ""
+    # a name such as paw_gym/ALFWorld-v0 is no path
+    if isinstance(value, Path) or Path(text).is_absolute() or text.startswith(("~", "./", "../")):
+        return Path(text).name
     if isinstance(value, str) and (address := _ADDRESS.match(value)):
         return address[1].lower()
     if value is None or isinstance(value, bool | int | float | str):
         return value
     return type(value).__name__
-
-
-def _is_path(text: str) -> bool:
-    """True for a path, by its beginning; a name such as ``paw_gym/ALFWorld-v0`` is none."""
-    return Path(text).is_absolute() or text.startswith(("~", "./", "../"))
 
 
 def _versions(env_id: str, arguments: Mapping[str, Any]) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from paw_gym.internals.files import write_json
-from paw_gym.transition import Episode, read_jsonl
+from paw_gym.transition import read_jsonl
 from paw_train.evaluation import agent_env_maker
 from paw_train.evaluation.recorded import recorded_settings
 from paw_train.losses.noise_gradients import CharSpan, gradient_shares, labeller_for, noisy_tokens
@@ -68,15 +68,24 @@ def write_noise_gradient(
     if not found:
         raise ValueError(f"The run {run} has no checkpoint {' or '.join(names)}.")
     name, saved = found[0]
-    sampled = _sampled(_recorded(run), transitions, seed)
-    if not sampled:
+    # training's own; where there are none, those of the evaluations
+    files = sorted((run / "rollouts").glob("*.jsonl")) or sorted(run.glob("episodes_*.jsonl"))
+    steps = [
+        (episode, step)
+        for file in files
+        for episode in read_jsonl(file)
+        for step, t in enumerate(episode.transitions)
+        if t.next_observation
+    ]
+    if not steps:
         raise ValueError(f"The run {run} has no recorded episodes: rollouts/ and episodes_*.jsonl.")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     policy = LocalPolicy.load(saved / "model", device, adapter=settings.model.lora)
     env = agent_env_maker(settings.only_env, settings.only_env.train_split)()
     rows, labels = [], []
     show, limit = env.text_env.prompt_observation, settings.rollout.max_prompt_tokens
-    for episode, step in sampled:
+    order = np.random.default_rng(seed).permutation(len(steps))[:transitions]
+    for episode, step in [steps[int(i)] for i in sorted(order)]:
         shown = show(episode.transitions[step].next_observation)
         if policy.chat.content(shown):
             rows.append(recorded_row(policy.chat, episode, step, show, env.template, limit))
@@ -97,19 +106,6 @@ def write_noise_gradient(
         },
     )
     return target
-
-
-def _recorded(run: Path) -> Iterator[Episode]:
-    """Training's own episodes; where there are none, those of the evaluations."""
-    files = sorted((run / "rollouts").glob("*.jsonl")) or sorted(run.glob("episodes_*.jsonl"))
-    for file in files:
-        yield from read_jsonl(file)
-
-
-def _sampled(episodes: Iterator[Episode], count: int, seed: int) -> list[tuple[Episode, int]]:
-    steps = [(e, i) for e in episodes for i, t in enumerate(e.transitions) if t.next_observation]
-    order = np.random.default_rng(seed).permutation(len(steps))[:count]
-    return [steps[int(i)] for i in sorted(order)]
 
 
 def _offsets(chat: ChatFormat, text: str) -> list[CharSpan]:

@@ -24,7 +24,7 @@ from paw_train.evaluation.program import (
     weights_of,
     with_data,
 )
-from paw_train.evaluation.runner import PanelRun, Plan, prepare
+from paw_train.evaluation.runner import PanelRun, prepare
 from paw_train.evaluation.terminal import Display
 from paw_train.evaluation.world_model import make_embedder
 from paw_train.policies.factory import source_of
@@ -93,7 +93,8 @@ def evaluate_from_args(
         with display.task(
             f"collecting transitions ({source})", len(plan.panel.task_ids)
         ) as advance:
-            played = _collect(plan, policy, lambda done, _: advance(done))
+            run = PanelRun(plan, prepare(plan, policy), progress=lambda done, _: advance(done))
+            played = [episode for episode in run.run().runs[plan.seeds[0]] if episode is not None]
         where = {"source": source, "panel": plan.panel.name, "panel_hash": plan.panel.hash}
         where["environment"] = environment_record(
             plan.env, plan.split, plan.panel, agent_env_maker(plan.env, plan.split)
@@ -109,7 +110,9 @@ def evaluate_from_args(
         "settings": {"env": env.model_dump(), "evaluation": settings.evaluation.model_dump()},
         "seconds": time.perf_counter() - started,
     }
-    path = Path(out) if out else _default_path(model, where["panel"] or "recorded", run_folder)
+    names = (Path(model).name, where["panel"] or "recorded")
+    name = "-".join(re.sub(r"[^\w.-]+", "-", part) for part in ("eval-wm", *names))
+    path = Path(out) if out else (run_folder or Path("runs")) / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, result)
     display.console.print(_table(result))
@@ -128,17 +131,6 @@ def _env_of(recorded: Sequence[Episode], env: EnvSettings) -> EnvSettings:
     (env_id,) = ids
     env_id = recorded_id(env_id, "The file of episodes")
     return EnvSettings(id=env_id, history_length=own_history_length(env_id))
-
-
-def _collect(plan: Plan, policy: LocalPolicy, progress: Any) -> list[Episode]:
-    prepared = prepare(plan, policy)
-    found = PanelRun(plan, prepared, progress=progress).run().runs[plan.seeds[0]]
-    return [episode for episode in found if episode is not None]
-
-
-def _default_path(model: str, what: str, run: Path | None) -> Path:
-    name = "-".join(re.sub(r"[^\w.-]+", "-", part) for part in (Path(model).name, what))
-    return (run or Path("runs")) / f"eval-wm-{name}.json"
 
 
 def _table(result: dict[str, Any]) -> Any:

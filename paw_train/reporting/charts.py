@@ -283,13 +283,11 @@ def _shortened(series: Series) -> Series:
     points = list(series.points)
     if len(points) > MAX_POINTS:
         size = math.ceil(len(points) / MAX_POINTS)
-        points = [_mean_point(points[i : i + size]) for i in range(0, len(points), size)]
+        parts = [points[i : i + size] for i in range(0, len(points), size)]
+        known = [[y for _, y in part if y is not None] for part in parts]
+        means = (sum(values) / len(values) if values else None for values in known)
+        points = [(part[-1][0], mean) for part, mean in zip(parts, means, strict=True)]
     return replace(series, points=points)
-
-
-def _mean_point(points: Sequence[Point]) -> Point:
-    values = [y for _, y in points if y is not None]
-    return points[-1][0], sum(values) / len(values) if values else None
 
 
 def _axes(series: Sequence[Series], style: ChartStyle) -> tuple[Axis, Axis]:

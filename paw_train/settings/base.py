@@ -53,11 +53,10 @@ def field_kinds(cls: type[Group]) -> dict[str, Any]:
     A field that holds a group or a list of such groups counts as the group.
     """
     hints = typing.get_type_hints(cls, include_extras=True)
-    return {name: _group_in(hints[name]) for name in cls.model_fields}
-
-
-def _group_in(kind: Any) -> Any:
-    return next((part for part in typing.get_args(kind) if is_group(part)), kind)
+    return {
+        name: next((part for part in typing.get_args(hints[name]) if is_group(part)), hints[name])
+        for name in cls.model_fields
+    }
 
 
 def groups_of(cls: type[Group], where: str = "") -> Iterator[tuple[str, type[Group]]]:
