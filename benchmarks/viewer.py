@@ -21,7 +21,7 @@ from typing import Any
 from processes import Service, cpu_seconds
 from viewer_run import write_run
 
-sys.path.append(str(Path(__file__).parents[1] / "tests" / "viewer"))
+sys.path += [str(Path(__file__).parents[1] / "tests" / name) for name in ("viewer", "support")]
 from pages import CHROMIUM, Pages
 
 _PAINT = """performance.getEntriesByName("first-contentful-paint")[0]?.startTime"""

@@ -270,11 +270,8 @@ def settings_of(result: Mapping[str, Any]) -> Record:
 
 
 def _rate(value: Any) -> Record | None:
-    try:
-        rate = Rate.from_dict(value)
-    except (ValueError, AttributeError, TypeError):
-        return None
-    return {"n": rate.n, "success_rate": rate.rate, "ci95": [rate.low, rate.high]}
+    rate = Rate.found(value)
+    return rate and {"n": rate.n, "success_rate": rate.rate, "ci95": [rate.low, rate.high]}
 
 
 def _rates(value: Any) -> list[Record]:

@@ -131,12 +131,7 @@ def success_series(run: RunData) -> list[Series]:
     """Success in training rollouts and on the selection panel, by number of finished updates."""
     points = _points(run.metrics, "success_rate", "update")
     series = [Series("training rollouts", points, 1, (), True)]
-    rates: list[tuple[float, Rate]] = []
-    for record in run.validation:
-        try:
-            rates.append((float(record["update"]), Rate.from_dict(record)))
-        except ValueError:
-            continue
+    rates = [(float(r["update"]), rate) for r in run.validation if (rate := Rate.found(r))]
     if rates:
         points = [(x, rate.rate) for x, rate in rates]
         intervals = [(x, rate.low, rate.high) for x, rate in rates]

@@ -45,6 +45,14 @@ class Rate:
             raise ValueError(f"expected ci95 as [low, high] in [0, 1], got {interval!r}")
         return cls(int(n), rate, ends[0], ends[1])
 
+    @classmethod
+    def found(cls, data: Any) -> Rate | None:
+        """As ``from_dict``; ``None`` where there is no rate in it."""
+        try:
+            return cls.from_dict(data)
+        except (ValueError, AttributeError, TypeError):
+            return None
+
     @property
     def triple(self) -> tuple[float, float, float]:
         """(rate, low, high)"""

@@ -174,20 +174,16 @@ def checkpoint_sentence(run: RunData) -> tuple[str, ...]:
 def _validated(record: Record, by: str) -> str:
     if by == "score":
         return f"a mean score of {record[by]:.3f}"
-    try:
-        rate = Rate.from_dict(record)
-    except ValueError:
-        return f"{100 * record[by]:.1f} %"
-    return f"{rate} on {rate.n} tasks"
+    rate = Rate.found(record)
+    return f"{rate} on {rate.n} tasks" if rate else f"{100 * record[by]:.1f} %"
 
 
 def _latest_validation(run: RunData) -> tuple[str, ...]:
     for record in reversed(run.validation):
-        try:
-            rate = Rate.from_dict(record)
-        except ValueError:
-            continue
-        return (f"Latest validation, after update {record['update']}: {rate} on {rate.n} tasks.",)
+        if rate := Rate.found(record):
+            return (
+                f"Latest validation, after update {record['update']}: {rate} on {rate.n} tasks.",
+            )
     return ()
 
 
