@@ -22,7 +22,8 @@ from processes import Service, cpu_seconds
 from viewer_run import write_run
 
 sys.path += [str(Path(__file__).parents[1] / "tests" / name) for name in ("viewer", "support")]
-from pages import CHROMIUM, Pages
+from browser import CHROMIUM
+from pages import Pages
 
 _PAINT = """performance.getEntriesByName("first-contentful-paint")[0]?.startTime"""
 _ROW = """new Promise((done) => { const look = () => document.querySelector(".row:not(.waiting)")

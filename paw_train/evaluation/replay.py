@@ -397,8 +397,8 @@ def _step(agent: AgentInterface, t: Transition) -> tuple[list[tuple[str, Any, An
 
 def _without_texts(t: Transition, step: int) -> Transition:
     """The parts of a transition that a summary reads."""
-    texts = dict.fromkeys(("prompt", "response", "action", "next_observation"), "")
-    told = {key: t.info[key] for key in ("success", "score") if key in t.info}
+    texts: Any = dict.fromkeys(("prompt", "response", "action", "next_observation"), "")
+    told: dict[str, Any] = {key: t.info[key] for key in ("success", "score") if key in t.info}
     return replace(t, step=step, reward=float(t.reward), observation=None, info=told, **texts)
 
 

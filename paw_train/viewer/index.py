@@ -88,12 +88,15 @@ class RunIndex:
             return False
         total = sum(stamp[2] for _, (stamp, _) in stale if stamp)
         before = 0
+
+        def report(done: int) -> None:
+            if progress:
+                progress(before + done, total)
+
         for file, signature in stale:
             if stop():
                 break
-            self._read(
-                file, signature, stop, lambda done, b=before: progress and progress(b + done, total)
-            )
+            self._read(file, signature, stop, report)
             before += signature[0][2] if signature[0] else 0
         return True
 
@@ -105,7 +108,7 @@ class RunIndex:
         file: EpisodeFile,
         signature: Signature,
         stop: Callable[[], bool],
-        report: Callable[[int], object],
+        report: Callable[[int], None],
     ) -> None:
         """Reads to the end of the file, or until it is asked to stop."""
         known = self.files.get(file.key)

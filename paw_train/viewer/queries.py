@@ -127,8 +127,8 @@ def select(episodes: Sequence[EpisodeSummary], f: Filter) -> Sequence[Row]:
         return rows
 
     def place(row: Row) -> tuple[bool, float]:
-        of_episode = isinstance(row, TurnSummary) and name in ("place", "total_reward", "steps")
-        value = getattr(row.episode if of_episode else row, name)
+        of_episode = name in ("place", "total_reward", "steps")
+        value = getattr(row.episode if of_episode and isinstance(row, TurnSummary) else row, name)
         return value is None, -(value or 0.0) if largest_first else value or 0.0
 
     return sorted(rows, key=place)
