@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,51 +93,22 @@ def _cell(value: Any, scale: float, unit: str) -> str:
     return f"{text} [{scale * ends[0]:.{digits}f}, {scale * ends[1]:.{digits}f}]"
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One transition of an episode."""
-
-    transition: Transition
-    prompt: list[list[str]]
-    """``["same", text]`` and ``["new", text]`` against the prompt before"""
-    prompt_size: str
-    response: list[list[str]]
-    """``["text", text]`` and ``[tag, text]``"""
-    hidden: int
-    """characters of the response that are not shown"""
-
-
-@dataclass(frozen=True, slots=True)
-class ShownEpisode:
-    """An episode of the panel, before or after RL."""
-
-    when: str
-    """``before`` or ``after``"""
-    episode: Episode
-    outcome: str
-    solved: bool
-    total_reward: str
-    steps: Sequence[Step]
-
-
-def episodes_by_task(run: RunData) -> dict[str, list[ShownEpisode]]:
-    tasks: dict[str, list[ShownEpisode]] = {}
+def episodes_by_task(run: RunData) -> dict[str, list[dict[str, Any]]]:
+    """The episodes of each task, before and after RL, as ``episodes.html`` reads them."""
+    tasks: dict[str, list[dict[str, Any]]] = {}
     for when, episodes in (("before", run.episodes_before), ("after", run.episodes_after)):
         for episode in episodes:
-            tasks.setdefault(episode.task_id, []).append(_shown(when, episode))
+            prompts = ["", *(t.prompt for t in episode.transitions)]
+            shown = {
+                "when": when,
+                "episode": episode,
+                "outcome": _outcome(episode),
+                "solved": bool(episode.success) and episode.error is None,
+                "total_reward": number_text(episode.total_reward),
+                "steps": [_step(*pair) for pair in zip(episode.transitions, prompts, strict=False)],
+            }
+            tasks.setdefault(episode.task_id, []).append(shown)
     return tasks
-
-
-def _shown(when: str, episode: Episode) -> ShownEpisode:
-    prompts = ["", *(t.prompt for t in episode.transitions)]
-    return ShownEpisode(
-        when,
-        episode,
-        _outcome(episode),
-        bool(episode.success) and episode.error is None,
-        number_text(episode.total_reward),
-        [_step(t, earlier) for t, earlier in zip(episode.transitions, prompts, strict=False)],
-    )
 
 
 def _outcome(episode: Episode) -> str:
@@ -150,14 +121,22 @@ def _outcome(episode: Episode) -> str:
     return f"{'not solved' if episode.finished else 'unfinished'}, {steps}"
 
 
-def _step(transition: Transition, earlier: str) -> Step:
+def _step(transition: Transition, earlier: str) -> dict[str, Any]:
+    """A transition, with what is new in its prompt against the one before it."""
     parts = changes(earlier, transition.prompt)
     size = f"{len(transition.prompt)} characters"
     if earlier:
         new = sum(text.count("\n") + 1 for kind, text in parts if kind == "new")
         size += f", {new} of {len(transition.prompt.splitlines())} lines new"
     shown = transition.response[:MAX_CHARACTERS]
-    return Step(transition, parts, size, blocks(shown), len(transition.response) - len(shown))
+    hidden = len(transition.response) - len(shown)
+    return {
+        "transition": transition,
+        "prompt": parts,
+        "prompt_size": size,
+        "response": blocks(shown),
+        "hidden": hidden,
+    }
 
 
 @dataclass(frozen=True, slots=True)
