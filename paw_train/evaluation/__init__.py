@@ -12,7 +12,7 @@ from typing import Any
 
 from paw_gym.transition import Episode
 from paw_train.environments import agent_env_maker, make_pool, panel_name
-from paw_train.evaluation.panels import PANELS, Panel, make_panel, panel_spec
+from paw_train.evaluation.panels import PANELS, Panel, make_panel
 from paw_train.evaluation.program import evaluate_from_args
 from paw_train.evaluation.result_folder import evaluate_to_folder
 from paw_train.evaluation.runner import Plan, Progress, evaluate_plan
@@ -34,7 +34,6 @@ __all__ = [
     "evaluate_to_folder",
     "make_panel",
     "make_pool",
-    "panel_spec",
 ]
 
 

@@ -196,10 +196,6 @@ for _name, _spec in _OWN.items():
     PANELS.add(_name, _spec)
 
 
-def panel_spec(name: str) -> PanelSpec:
-    return PANELS[name]
-
-
 def panel_title(
     base: str | None,
     env: EnvSettings,
@@ -226,7 +222,7 @@ def panel_title(
     count = len(ids) if size is None else min(size, len(ids))
     if base is None:
         return panel_name(env, split or "", count) + rewards
-    spec = panel_spec(base)
+    spec = PANELS[base]
     whole = count == (len(ids) if spec.count is None else spec.count)
     same = (
         seed == spec.seed
@@ -242,8 +238,8 @@ def titled_panel(
 ) -> Panel:
     """The panel of so many tasks, under its title. Arguments as of ``panel_title``."""
     title = panel_title(base, env, split, size, seed, tasks.ids)
-    panel = make_panel(tasks, title, size, seed, panel_spec(base) if base else None)
-    if base == title and not panel.hash.startswith(known := panel_spec(base).hash):
+    panel = make_panel(tasks, title, size, seed, PANELS[base] if base else None)
+    if base == title and not panel.hash.startswith(known := PANELS[base].hash):
         raise ValueError(
             f"The panel {base} has the hash {panel.hash[:12]}, but it was fixed with {known[:12]}: this "
             "version generates other tasks. Results on it could not be compared."

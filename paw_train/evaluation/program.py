@@ -22,7 +22,7 @@ from paw_train.environments import (
 )
 from paw_train.evaluation.comparison import as_rich, load_result
 from paw_train.evaluation.fingerprint import model_hash
-from paw_train.evaluation.panels import PanelSpec, panel_spec, titled_panel
+from paw_train.evaluation.panels import PANELS, PanelSpec, titled_panel
 from paw_train.evaluation.recorded import recorded_settings
 from paw_train.evaluation.result_folder import LOG, clear, evaluate_to_folder, finished_result
 from paw_train.evaluation.runner import (
@@ -264,7 +264,7 @@ def make_job(
     run_folder = run_of(Path(model)) if agent_class(name).needs_policy else None
     agent_settings, others = _agent_settings(overrides)
     own, source = split_overrides(model, others)
-    spec = panel_spec(panel) if panel else None
+    spec = PANELS[panel] if panel else None
     settings = settings_of(run_folder, spec, own, say)
     if spec is not None and panel is not None:
         settings = with_data(settings, spec, panel)

@@ -20,7 +20,7 @@ from paw_gym.wrappers import AgentInterface
 from paw_train.environments import agent_env_maker
 from paw_train.evaluation.comparison import load_result
 from paw_train.evaluation.fingerprint import environment_record, is_deterministic
-from paw_train.evaluation.panels import Panel, fixed_panel, panel_spec, titled_panel
+from paw_train.evaluation.panels import PANELS, Panel, fixed_panel, titled_panel
 from paw_train.evaluation.recorded import located, recorded_env
 from paw_train.evaluation.runner import environment_seeds
 from paw_train.evaluation.summary import UNPLAYED, summarise
@@ -160,7 +160,7 @@ class _Replaying:
         result = self.result
         size, seed = int(result["tasks"]), int(result["settings"]["panel_seed"])
         base = fixed_panel(str(result["panel"]))
-        spec = panel_spec(base) if base else None
+        spec = PANELS[base] if base else None
         if spec is not None and spec.env_id != self.env.id:
             self._differs(
                 f"panel: {base} is of {spec.env_id}, and the episodes are of {self.env.id}"

@@ -16,7 +16,7 @@ from paw_gym.transition import Episode, read_jsonl
 from paw_train.environments import agent_env_maker, own_history_length
 from paw_train.evaluation import world_model
 from paw_train.evaluation.fingerprint import environment_record, model_hash
-from paw_train.evaluation.panels import panel_spec
+from paw_train.evaluation.panels import PANELS
 from paw_train.evaluation.program import (
     make_plan,
     run_of,
@@ -72,7 +72,7 @@ def evaluate_from_args(
         raise ValueError(f"--source: unknown value {source!r}. {did_you_mean(source, SOURCES)}")
     started = time.perf_counter()
     run_folder = run_of(Path(model))
-    spec = panel_spec(panel) if panel else None
+    spec = PANELS[panel] if panel else None
     display = Display()
     settings = settings_of(run_folder, spec, overrides, display.say)
     if spec is not None and panel is not None:
