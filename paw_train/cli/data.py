@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from paw_train.cli.arguments import ENVIRONMENTS
 from paw_train.cli.errors import CommandGroup
-
-if TYPE_CHECKING:
-    from paw_gym.retrieval.bm25_index import Progress as ProgressCall
-    from paw_gym.retrieval.corpus import Corpus
 
 app = typer.Typer()
 data = typer.Typer(
@@ -197,28 +193,16 @@ def build(
 
             build_lucene_index(opened, folder, workers)
         else:
-            _e5(opened, folder, (model, device, kind, storage), shard_size, progress)
+            from paw_gym.retrieval.dense import build_dense_index
+            from paw_gym.retrieval.encoders import make_encoder
+
+            encoder = make_encoder(model, **({} if device is None else {"device": device}))
+            size = shard_size or 20_000
+            build_dense_index(opened, encoder, folder, kind, storage, size, progress=progress)
     size = sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())
     console.print(
         f"[green]Done:[/green] {len(opened):,} passages, {size / 1e6:,.1f} MB in {folder}\n"
         f"Use it: paw serve retriever --retriever {retriever} --corpus {corpus} --index {folder}"
-    )
-
-
-def _e5(
-    corpus: Corpus,
-    folder: Path,
-    chosen: tuple[str, str | None, str, str],
-    shard_size: int | None,
-    progress: ProgressCall,
-) -> None:
-    from paw_gym.retrieval.dense import build_dense_index
-    from paw_gym.retrieval.encoders import make_encoder
-
-    model, device, kind, storage = chosen
-    encoder = make_encoder(model, **({} if device is None else {"device": device}))
-    build_dense_index(
-        corpus, encoder, folder, kind, storage, shard_size or 20_000, progress=progress
     )
 
 

@@ -124,18 +124,27 @@ def evaluate(
     panels: list[str | None] = (
         [None] if panel is None else [name.strip() for name in panel.split(",")]
     )
-    if log and not len(models) == len(panels) == 1:
+    silent, single = quiet or as_json, len(models) == len(panels) == 1
+    if log and not single:
         raise ValueError("--log inspect is of one evaluation: give one model and one panel.")
-    if dry_run:
-        _estimate(models, settings, agent, panels, seeds, as_json, quiet)
-        return
     import json
 
     from paw_gym.internals.files import json_text
-    from paw_gym.internals.printable import printable
+    from paw_gym.internals.printable import printable, safe_console
     from paw_train.evaluation import evaluate_from_args
+    from paw_train.evaluation.program import estimate_from_args, evaluate_several
+    from paw_train.evaluation.terminal import estimate_table
 
-    silent, single = quiet or as_json, len(models) == len(panels) == 1
+    if dry_run:
+        names = [(one, name) for one in models for name in panels]
+        found = [estimate_from_args(one, settings, agent, name, seeds) for one, name in names]
+        if as_json:
+            typer.echo(json_text(found[0] if single else found, indent=2))
+        for (one, name), estimate in zip(names, found, strict=True):
+            if not silent:
+                title = "" if single else f"{one} {name or ''}"
+                safe_console().print(estimate_table(estimate, title))
+        return
     if single:
         path = evaluate_from_args(model, settings, out, agent, panel, seeds, silent, fresh)
         results, failed = [json.loads(path.read_text(encoding="utf-8"))], []
@@ -144,8 +153,6 @@ def evaluate(
 
             write_log(path)
     else:
-        from paw_train.evaluation.program import evaluate_several
-
         several = evaluate_several(models, settings, out, agent, panels, seeds, silent, fresh)
         results, failed = several.results, several.failed
     if as_json:
@@ -158,31 +165,6 @@ def evaluate(
         raise typer.Exit(FAILED)
     if any(result["stopped"] for result in results):
         raise typer.Exit(STOPPED)
-
-
-def _estimate(
-    models: list[str],
-    settings: list[str],
-    agent: str | None,
-    panels: list[str | None],
-    seeds: int,
-    as_json: bool,
-    quiet: bool,
-) -> None:
-    from paw_gym.internals.files import json_text
-    from paw_gym.internals.printable import safe_console
-    from paw_train.evaluation.program import estimate_from_args
-    from paw_train.evaluation.terminal import estimate_table
-
-    several = len(models) * len(panels) > 1
-    names = [(model, panel) for model in models for panel in panels]
-    found = [estimate_from_args(model, settings, agent, panel, seeds) for model, panel in names]
-    if as_json:
-        typer.echo(json_text(found if several else found[0], indent=2))
-    elif not quiet:
-        for (model, panel), estimate in zip(names, found, strict=True):
-            title = f"{model} {panel or ''}" if several else ""
-            safe_console().print(estimate_table(estimate, title))
 
 
 @app.command("eval-wm", rich_help_panel=TRAINING)

@@ -271,7 +271,11 @@ def settings_of(result: Mapping[str, Any]) -> Record:
 
 def _rate(value: Any) -> Record | None:
     rate = Rate.found(value)
-    return rate and {"n": rate.n, "success_rate": rate.rate, "ci95": [rate.low, rate.high]}
+    return (
+        None
+        if rate is None
+        else {"n": rate.n, "success_rate": rate.rate, "ci95": [rate.low, rate.high]}
+    )
 
 
 def _rates(value: Any) -> list[Record]:
