@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +13,7 @@ import typer
 from paw_train.cli.arguments import DATA, EnvSettings, Imports, import_modules
 
 if TYPE_CHECKING:
-    from paw_gym.export.exporters import Exporter, Tally
+    from paw_gym.export.exporters import Exporter
     from paw_gym.transition import Episode
 
 app = typer.Typer()
@@ -117,15 +118,7 @@ def _of_tokens(model: str, coefficient: float) -> Exporter:
 
     tokenizer = AutoTokenizer.from_pretrained(find_model(model).name, trust_remote_code=False)
 
-    def write(
-        out: Path,
-        episodes: Iterable[Episode],
-        *,
-        force: bool = False,
-        progress: Callable[[Tally], None] | None = None,
-    ) -> Tally:
-        return write_tokens(out, episodes, tokenizer, coefficient, force=force, progress=progress)
-
+    write = partial(write_tokens, tokenizer=tokenizer, coefficient=coefficient)
     use = "datasets.load_dataset('json', data_files={path!r}, split='train')"
     return Exporter(write, use)
 
