@@ -170,12 +170,11 @@ def build(
     """Build an index. An interrupted build continues where it stopped."""
     from rich.progress import MofNCompleteColumn
 
-    from paw_gym.internals.naming import did_you_mean
+    from paw_gym.internals.naming import require_choice
     from paw_gym.internals.printable import safe_console
     from paw_gym.retrieval.corpus import Corpus
 
-    if retriever not in KINDS:
-        raise ValueError(f"There is no index for {retriever!r}. {did_you_mean(retriever, KINDS)}")
+    require_choice("index of a retriever", retriever, KINDS)
     console = safe_console(highlight=False, soft_wrap=True)
     opened = Corpus.open(corpus, "skip" if skip_malformed else "raise")
     if opened.skipped:

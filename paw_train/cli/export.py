@@ -171,12 +171,12 @@ def sft_data(
 
     from paw_gym.export import read_episodes
     from paw_gym.export.sft import KINDS, write_sft
-    from paw_gym.internals.naming import did_you_mean
+    from paw_gym.internals.naming import require_choice
     from paw_gym.internals.printable import safe_console
     from paw_train.cli.data import progress_bars
 
-    if only is not None and only not in KINDS:
-        raise ValueError(f"--only {only!r} is not a kind of example. {did_you_mean(only, KINDS)}")
+    if only is not None:
+        require_choice("kind of example", only, KINDS)
     recorded = (
         _expert(source, episodes, seed, split, mode, kw) if expert else read_episodes(source, part)
     )

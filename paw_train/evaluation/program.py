@@ -264,10 +264,7 @@ def make_job(
     run_folder = run_of(Path(model)) if agent_class(name).needs_policy else None
     agent_settings, others = _agent_settings(overrides)
     own, source = split_overrides(model, others)
-    spec = PANELS[panel] if panel else None
-    settings = settings_of(run_folder, spec, own, say)
-    if spec is not None and panel is not None:
-        settings = with_data(settings, spec, panel)
+    settings = settings_of(run_folder, panel, own, say)
     deciding = _deciding(model, source)
     plan = make_plan(settings, name, agent_settings, panel, seeds, deciding)
     if say is not None and plan.panel.note:
@@ -331,10 +328,11 @@ def _agent_settings(overrides: Sequence[str]) -> tuple[dict[str, Any], list[str]
 
 
 def settings_of(
-    run: Path | None, spec: PanelSpec | None, overrides: Sequence[str], say: Say | None = None
+    run: Path | None, panel: str | None, overrides: Sequence[str], say: Say | None = None
 ) -> Settings:
-    """The run's settings, the panel's on top, the user's on top of all."""
+    """The run's settings, the named panel's on top, the user's on top of all."""
     data: dict[str, Any] = {}
+    spec = PANELS[panel] if panel else None
     if spec is not None and any(o.startswith("env.id=") for o in overrides):
         raise ValueError(f"env.id: the panel is of {spec.env_id}. Leave out either of the two.")
     if run is not None:
@@ -349,7 +347,8 @@ def settings_of(
     overrides = choose_environment(data, overrides)
     if spec is not None:
         _put_panel(data, spec)
-    return overridden(data, overrides, "The run" if run is not None else "The panel", say)
+    settings = overridden(data, overrides, "The run" if run is not None else "The panel", say)
+    return _with_data(settings, spec, str(panel)) if spec else settings
 
 
 def _put_panel(data: dict[str, Any], spec: PanelSpec) -> None:
@@ -371,7 +370,7 @@ def _put_panel(data: dict[str, Any], spec: PanelSpec) -> None:
     evaluation |= {"split": spec.split, "tasks": spec.size or _ALL, "seed": spec.seed}
 
 
-def with_data(settings: Settings, spec: PanelSpec, name: str) -> Settings:
+def _with_data(settings: Settings, spec: PanelSpec, name: str) -> Settings:
     """The settings with the folder of a downloaded data set, where the panel needs one."""
     if spec.dataset is None or settings.only_env.kwargs.get("data_dir") is not None:
         return settings

@@ -12,17 +12,16 @@ import torch
 
 from paw_gym.internals.constructors import registered_id
 from paw_gym.internals.files import write_json
+from paw_gym.internals.naming import require_choice
 from paw_gym.transition import Episode, read_jsonl
 from paw_train.environments import agent_env_maker, own_history_length
 from paw_train.evaluation import world_model
 from paw_train.evaluation.fingerprint import environment_record, model_hash
-from paw_train.evaluation.panels import PANELS
 from paw_train.evaluation.program import (
     make_plan,
     run_of,
     settings_of,
     weights_of,
-    with_data,
 )
 from paw_train.evaluation.runner import PanelRun, prepare
 from paw_train.evaluation.terminal import Display
@@ -56,8 +55,6 @@ def evaluate_from_args(
     Raises:
         ValueError: the model is behind an endpoint, or something that is named is not there.
     """
-    from paw_gym.internals.naming import did_you_mean
-
     if source_of(model) is not None:
         raise ValueError(
             f"{model!r} gives no probabilities of given tokens; a world model is measured on "
@@ -68,15 +65,11 @@ def evaluate_from_args(
             f"{model!r} is an agent without a model, and predicts nothing: give a run's folder, or the "
             f"folder or hub name of a model. The source of transitions is --source {model}."
         )
-    if source not in SOURCES:
-        raise ValueError(f"--source: unknown value {source!r}. {did_you_mean(source, SOURCES)}")
+    require_choice("--source", source, SOURCES)
     started = time.perf_counter()
     run_folder = run_of(Path(model))
-    spec = PANELS[panel] if panel else None
     display = Display()
-    settings = settings_of(run_folder, spec, overrides, display.say)
-    if spec is not None and panel is not None:
-        settings = with_data(settings, spec, panel)
+    settings = settings_of(run_folder, panel, overrides, display.say)
     embed = None if encoder is None else make_embedder(encoder)
     recorded = [e for file in episodes for e in read_jsonl(file)]
     env = _env_of(recorded, settings.only_env)

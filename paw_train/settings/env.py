@@ -16,7 +16,7 @@ from typing import Any, Literal, Self
 from pydantic import model_validator
 
 from paw_gym.internals.constructors import names_another
-from paw_gym.internals.naming import did_you_mean
+from paw_gym.internals.naming import require_choice
 from paw_gym.registration import class_defaults, text_env_ids
 from paw_train.settings.base import AboveZero, Count, Group, Number, Text
 
@@ -208,10 +208,7 @@ def plain(entry: EnvSettings) -> EnvSettings:
 def entry_called(entries: Sequence[Any], name: str) -> dict[str, Any]:
     """The entry of a list in ``env``, nested plain values, that has this name."""
     by_name = {entry_name(entry): entry for entry in entries if isinstance(entry, dict)}
-    if name not in by_name:
-        raise ValueError(
-            f"env: {name!r} is none of the run's environments. {did_you_mean(name, by_name)}"
-        )
+    require_choice("environment of the run", name, by_name)
     return by_name[name]
 
 

@@ -109,14 +109,13 @@ def test_what_takes_one_environment_says_how_to_choose_it() -> None:
 
 
 def test_paw_eval_of_a_run_of_several_takes_one(tmp_path: Path) -> None:
-    from paw_train.evaluation.panels import PANELS
     from paw_train.evaluation.program import settings_of
 
     recorded = load_settings("smoke", _settings()).to_dict()
     (tmp_path / "config.json").write_text(json.dumps(recorded), encoding="utf-8")
     chosen = settings_of(tmp_path, None, ["env=sokoban"])
     assert (chosen.only_env.id, chosen.evaluation.split) == (SOKOBAN["id"], "test")
-    panel = PANELS["sokoban/test"]
+    panel = "sokoban/test"
     assert settings_of(tmp_path, panel, ["env=sokoban"]).only_env.id == SOKOBAN["id"]
     with pytest.raises(ValueError, match=r"several environments \(lake, sokoban\)"):
         settings_of(tmp_path, panel, [])

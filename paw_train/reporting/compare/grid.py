@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from paw_gym.internals.naming import did_you_mean
+from paw_gym.internals.naming import require_choice
 from paw_train.settings import (
     Settings,
     find_recipe,
@@ -91,13 +91,8 @@ class Grid:
                 raise ValueError(
                     f"Arms {other!r} and {name!r} would share a folder; rename one of them."
                 )
-        for where, name in (
-            ("baseline", self.baseline),
-            *(("primary", name) for name in [self.primary] if name is not None),
-            *(("against", name) for pair in self.against.items() for name in pair),
-        ):
-            if name not in names:
-                raise ValueError(f"{where}: there is no arm {name!r}. {did_you_mean(name, names)}")
+        named = [self.baseline, *(name for pair in self.against.items() for name in pair)]
+        self.check_arms([*named, *([] if self.primary is None else [self.primary])])
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds: expected different whole numbers, got {list(self.seeds)}.")
 
@@ -133,10 +128,8 @@ class Grid:
 
     def check_arms(self, names: Sequence[str]) -> None:
         """Raises ``ValueError`` for a name that is no arm; names the nearest."""
-        own = [arm.name for arm in self.arms]
         for name in names:
-            if name not in own:
-                raise ValueError(f"There is no arm {name!r}. {did_you_mean(name, own)}")
+            require_choice("arm", name, [arm.name for arm in self.arms])
 
     def baselines(self) -> dict[str, str]:
         """For each arm, in order, the one that its difference is taken to: itself for the baseline."""
@@ -159,10 +152,7 @@ def load_grid(name: str | Path) -> Grid:
     if not isinstance(data, dict):
         raise ValueError(f"Grid {path.name}: expected keys and values, got {data!r}.")
     for key in data:
-        if key not in _KEYS:
-            raise ValueError(
-                f"Grid {path.name}: unknown key {key!r}. {did_you_mean(str(key), _KEYS)}"
-            )
+        require_choice(f"key of grid {path.name}", key, _KEYS)
     arms = data.get("arms")
     if not isinstance(arms, dict) or not arms:
         raise ValueError(f"Grid {path.name}: `arms` names the methods and their settings.")
