@@ -40,10 +40,6 @@ class ActionForm:
     template: PromptTemplate
     format: str = "tags"
 
-    def __post_init__(self) -> None:
-        if self.format not in FORMATS:
-            raise ValueError(f"agent.action_format is 'tags' or 'tools', got {self.format!r}.")
-
     @property
     def tool_names(self) -> list[str]:
         """The functions that are offered; none for ``tags``."""

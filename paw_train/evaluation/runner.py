@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from paw_gym import __version__
+from paw_gym.internals.naming import require_choice
 from paw_gym.internals.validation import reason_of
 from paw_gym.pool import Slot
 from paw_gym.transition import Episode
@@ -125,10 +126,7 @@ def prepare(plan: Plan, policy: Policy | None) -> Prepared:
 
 def _interface(plan: Plan, agent: Agent) -> dict[str, Any]:
     """The settings of ``make_agent_env`` that the agent and the action format need."""
-    if plan.action_format not in FORMATS:
-        raise ValueError(
-            f"agent.action_format is one of {', '.join(FORMATS)}; got {plan.action_format!r}."
-        )
+    require_choice("agent.action_format", plan.action_format, FORMATS)
     probe = agent_env_maker(plan.env, plan.split)()
     template = probe.template
     probe.close()
