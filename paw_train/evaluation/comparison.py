@@ -78,7 +78,7 @@ def _read(file: Path) -> dict[str, Any]:
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{file} is damaged, or no result of `paw eval`: {error}") from None
+        raise ValueError(f"{file} is no result of `paw eval`: {error}") from None
     return data if isinstance(data, dict) else {}
 
 
