@@ -136,14 +136,14 @@ def select(episodes: Sequence[EpisodeSummary], f: Filter) -> Sequence[Row]:
 
 def _fits(e: EpisodeSummary, f: Filter) -> bool:
     """True if an episode fits the conditions that are on episodes."""
-    pairs = ((f.phase, e.phase), (f.task_type, e.task_type), (f.env_id, e.env_id))
+    pairs = ((f.phase, e.file.phase), (f.task_type, e.task_type), (f.env_id, e.env_id))
     if any(wanted not in (None, own) for wanted, own in pairs):
         return False
     if f.outcomes and e.outcome not in f.outcomes:
         return False
     if f.first is None and f.last is None:
         return True
-    update = e.update
+    update = e.file.update
     return update is not None and (f.first or 0) <= update and (f.last is None or update <= f.last)
 
 
@@ -179,10 +179,10 @@ def overview(index: RunIndex) -> dict[str, Any]:
         "episodes": len(episodes),
         "turns": sum(e.steps for e in episodes),
         "with_tokens": sum(e.entropy is not None for e in episodes),
-        "phases": counts([e.phase for e in episodes]),
+        "phases": counts([e.file.phase for e in episodes]),
         "outcomes": counts([e.outcome for e in episodes]),
         "environments": counts([e.env_id for e in episodes]),
         "types": counts([e.task_type for e in episodes]),
-        "kept": counts([e.update for e in episodes]),
+        "kept": counts([e.file.update for e in episodes]),
         "notes": [f"{k}: {'; '.join(f.notes)}" for k, f in sorted(index.files.items()) if f.notes],
     }

@@ -167,8 +167,8 @@ class RunStore:
             raise ValueError("another record is where one was.")
         return {
             "key": key,
-            "phase": known.phase,
-            "update": known.update,
+            "phase": known.file.phase,
+            "update": known.file.update,
             "group": [e.key for e in index.group_of(known)][:_SIBLINGS],
             "env_id": episode.env_id,
             "task_id": episode.task_id,

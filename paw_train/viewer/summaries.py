@@ -36,9 +36,8 @@ class TurnSummary:
     """mean -log p of the next observation's tokens, nats"""
 
     def to_dict(self) -> dict[str, Any]:
-        of_episode = ("key", "phase", "update", "task_type", "outcome")
         own = ("step", "action", "observation", "reward", "valid", *_MEASURED)
-        return _row(self.episode, of_episode) | _row(self, own)
+        return _row(self, own) | _episode_row(self.episode, ("task_type", "outcome"))
 
 
 @dataclass(eq=False, slots=True)
@@ -68,14 +67,6 @@ class EpisodeSummary:
     @property
     def place(self) -> int:
         return self.file.place
-
-    @property
-    def phase(self) -> str:
-        return self.file.phase
-
-    @property
-    def update(self) -> int | None:
-        return self.file.update
 
     @property
     def steps(self) -> int:
@@ -110,8 +101,8 @@ class EpisodeSummary:
         return sum(flags) if flags else None
 
     def to_dict(self) -> dict[str, Any]:
-        own = _row(self, (*_TASK, "outcome", "steps", "invalid", *_MEASURED, "lam"))
-        return own | {"grp": self.group, "ret": self.total_reward}
+        own = (*_TASK, "outcome", "steps", "invalid", *_MEASURED, "lam")
+        return _episode_row(self, own) | {"grp": self.group, "ret": self.total_reward}
 
 
 @dataclass(eq=False, slots=True)
@@ -146,7 +137,7 @@ class Group:
 
     def to_dict(self) -> dict[str, Any]:
         first = self.members[0]
-        return _row(first, _TASK) | {
+        return _episode_row(first, _TASK) | {
             "grp": first.group,
             "lam": max((e.lam for e in self.members if e.lam is not None), default=None),
             "n": len(self.members),
@@ -156,12 +147,16 @@ class Group:
         }
 
 
-_TASK = ("key", "phase", "update", "task_id", "task_type", "instruction")
+_TASK = ("task_id", "task_type", "instruction")
 _MEASURED = ("entropy", "advantage", "surprise", "selected")
 
 
 def _row(of: Any, names: Sequence[str]) -> dict[str, Any]:
     return {name: getattr(of, name) for name in names}
+
+
+def _episode_row(of: EpisodeSummary, names: Sequence[str]) -> dict[str, Any]:
+    return _row(of, ("key", *names)) | _row(of.file, ("phase", "update"))
 
 
 def mean(values: Iterable[Any]) -> float | None:

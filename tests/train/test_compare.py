@@ -38,7 +38,6 @@ from paw_train.reporting.compare.page import (
 from paw_train.reporting.compare.results import (
     RunResult,
     known_results,
-    read_grid,
     read_results,
     write_results,
 )
@@ -421,9 +420,8 @@ def test_results_survive_the_file_and_belong_to_runs_of_equal_settings(
     run = ComparisonFolder(grid, str(tmp_path), say=lambda text: None)
     target = tmp_path / "export.json"
     write_results(target, grid, run.results())
-    again = read_results(target)
+    known, again = read_results(target)
     assert again == run.results()
-    known = read_grid(target)
     assert known.baselines() == grid.baselines() and known.seeds == grid.seeds
     runs = grid.runs("elsewhere")
     assert set(known_results(runs, again)) == {c.name for c in runs}
@@ -470,7 +468,7 @@ def test_running_some_arms_and_seeds_keeps_the_results_of_the_others(
     some = ComparisonFolder(small_grid(), str(tmp_path), arms=["grpo+paw"], seeds=[1, 7])
     assert [c.name for c, _ in some.states()] == ["grpo+paw-seed1", "grpo+paw-seed7"]
     some.save()
-    assert len(read_results(some.results_file)) == 4
+    assert len(read_results(some.results_file)[1]) == 4
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"format": 99}', '{"format": 1, "cells": []}'])
@@ -596,6 +594,6 @@ def test_the_page_shows_every_arm_escaped_with_bands_and_loads_nothing(tmp_path:
 @pytest.mark.parametrize("name", sorted(path.stem for path in COMPARISONS.glob("*.json")))
 def test_published_comparisons_belong_to_todays_grids(name: str) -> None:
     path = COMPARISONS / f"{name}.json"
-    results, recorded = read_results(path), read_grid(path)
+    recorded, results = read_results(path)
     runs = load_grid(name).with_seeds(recorded.seeds).runs("runs")
     assert len(known_results(runs, results)) == len(results) > 0

@@ -14,7 +14,6 @@ from paw_train.reporting.compare.page import write_page
 from paw_train.reporting.compare.results import (
     RunResult,
     known_results,
-    read_grid,
     read_results,
     read_run,
     write_results,
@@ -73,9 +72,9 @@ class ComparisonFolder:
         """The results of other machines: of this grid's own file, then of the files given now."""
         found: list[RunResult] = []
         if self.results_file.exists():
-            found += [r for r in read_results(self.results_file) if r.imported]
+            found += [r for r in read_results(self.results_file)[1] if r.imported]
         for file in files:
-            found += [dataclasses.replace(r, imported=True) for r in read_results(file)]
+            found += [dataclasses.replace(r, imported=True) for r in read_results(file)[1]]
         known = known_results(self.runs, found)
         there = {(result.arm, result.seed) for result in found}
         for run in self.runs:
@@ -163,10 +162,10 @@ def write_report(folder: Path, grid: Grid, runs: Sequence[RunResult]) -> Path:
 
 def report_of(results: Path) -> Path:
     """Writes the report of a file of results beside it, and returns the page's path."""
-    runs = read_results(results)
+    grid, runs = read_results(results)
     if not runs:
         raise ValueError(f"{results} holds no finished run yet; there is nothing to report.")
-    return write_report(results.parent, read_grid(results), runs)
+    return write_report(results.parent, grid, runs)
 
 
 def default_jobs() -> int:

@@ -156,17 +156,8 @@ def write_results(path: Path, grid: Grid, runs: Sequence[RunResult]) -> None:
     write_text(path, text)
 
 
-def read_results(path: Path) -> list[RunResult]:
-    """The runs of a file of results."""
-    return _read(path)[1]
-
-
-def read_grid(path: Path) -> Grid:
-    """The grid that a file of results belongs to, with the seeds that it holds."""
-    return _read(path)[0]
-
-
-def _read(path: Path) -> tuple[Grid, list[RunResult]]:
+def read_results(path: Path) -> tuple[Grid, list[RunResult]]:
+    """The runs of a file of results, and the grid that they belong to, with the seeds that it holds."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         if data["format"] != FORMAT:
