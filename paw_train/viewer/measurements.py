@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from threading import RLock
-from typing import Any
+from typing import Any, TypeVar
 
 from paw_train.metrics import METRICS, NOT_MEASURED, Metric, number
 from paw_train.reporting.run.alarms import Alarm, find_alarms, loss_name
@@ -17,6 +17,7 @@ from paw_train.settings.base import flatten
 from paw_train.settings.endpoint import money
 from paw_train.viewer.folders import RESULT
 
+T = TypeVar("T")
 _QUIET = 180.0
 """seconds without a change of its files after which a run counts as stopped, or four updates' time"""
 
@@ -88,8 +89,7 @@ class Measurements:
         found = self.evaluation()
         last = rows[max(rows)] if rows else {}
         curve = [number(row.get("success_rate")) for row in rows.values()]
-        algorithm, world_model = settings.get("algorithm"), settings.get("world_model")
-        env = settings.get("env")
+        world_model = settings.get("world_model")
         return {
             "kind": "training" if found is None else "evaluation",
             "date": self._date(rows),
@@ -102,8 +102,8 @@ class Measurements:
             "state": self._phase(planned, rows, after),
             "updates": len(rows),
             "planned": None if planned is None else int(planned),
-            "env": (found["env"] if found else None) or _environments(env),
-            "algorithm": algorithm.get("name") if isinstance(algorithm, dict) else None,
+            "env": (found["env"] if found else None) or _environments(settings.get("env")),
+            "algorithm": _of(settings.get("algorithm"), dict).get("name"),
             "world_model": world_model if isinstance(world_model, dict) else None,
             "seed": settings.get("seed"),
             "before": before,
@@ -175,20 +175,14 @@ def _shown(name: str, metric: Metric | None, section: str) -> dict[str, str]:
 
 def _environments(env: Any) -> str | None:
     """The id of a run's environment, or those of several."""
-    if isinstance(env, dict):
-        found = env.get("id")
-        return found if isinstance(found, str) else None
-    listed = [e.get("id") for e in env if isinstance(e, dict)] if isinstance(env, list) else []
-    return " + ".join(dict.fromkeys(str(found) for found in listed)) or None
+    listed = [one.get("id") for one in [env, *_of(env, list)] if isinstance(one, dict)]
+    return " + ".join(dict.fromkeys(found for found in listed if isinstance(found, str))) or None
 
 
 def _model(settings: Record) -> str:
     """The model that is trained: a folder, a hub name, or ``from scratch``."""
-    model = settings.get("model")
-    if not isinstance(model, dict):
-        return ""
-    path = model.get("path")
-    return path if isinstance(path, str) else "from scratch" if model.get("scratch") else ""
+    model = _of(settings.get("model"), dict)
+    return _of(model.get("path"), str) or ("from scratch" if model.get("scratch") else "")
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
@@ -233,19 +227,24 @@ def evaluation_of(result: Mapping[str, Any]) -> Record:
     numbers and texts by their name in the file); ``details`` (objects by name).
     """
     overall = _rate(result)
+    tokens = _numbers(result.get("tokens"), "prompt", "completion")
     return {
-        "agent": _text(result.get("agent")),
-        "model": _text(result.get("model")),
-        "panel": _text(result.get("panel")),
-        "env": _text(result.get("env_id")),
+        "agent": _of(result.get("agent"), str),
+        "model": _of(result.get("model"), str),
+        "panel": _of(result.get("panel"), str),
+        "env": _of(result.get("env_id"), str),
         "overall": overall,
         "score": _score(result.get("score"), overall),
         "types": _rates(result.get("by_type")),
         "averages": _rates(result.get("averages")),
         "pass_at_k": _means(result.get("pass_at_k")),
-        "runs": _runs(result.get("runs")),
+        "runs": [
+            _numbers(run, "seed", "success_rate")
+            for run in _of(result.get("runs"), list)
+            if isinstance(run, dict)
+        ],
         "cost": None if (cost := number(result.get("cost"))) is None else money(cost),
-        "tokens": _tokens(result.get("tokens")),
+        "tokens": tokens if any(tokens.values()) else None,
         "measured": {
             key: value
             for key, value in result.items()
@@ -262,65 +261,46 @@ def evaluation_of(result: Mapping[str, Any]) -> Record:
 def settings_of(result: Mapping[str, Any]) -> Record:
     """The settings of an evaluation, to be compared with another's."""
     named = {key: result[key] for key in ("agent", "model", "panel") if _plain(result.get(key))}
-    for key in ("agent_settings", "sampling"):
-        if isinstance(result.get(key), dict):
-            named[key] = result[key]
-    settings = result.get("settings")
-    return {**named, **(settings if isinstance(settings, dict) else {})}
+    named |= {k: v for k in ("agent_settings", "sampling") if (v := _of(result.get(k), dict))}
+    return {**named, **_of(result.get("settings"), dict)}
 
 
 def _rate(value: Any) -> Record | None:
-    rate = Rate.found(value)
-    return (
-        None
-        if rate is None
-        else {"n": rate.n, "success_rate": rate.rate, "ci95": [rate.low, rate.high]}
-    )
+    if (rate := Rate.found(value)) is None:
+        return None
+    return {"n": rate.n, "success_rate": rate.rate, "ci95": [rate.low, rate.high]}
 
 
 def _rates(value: Any) -> list[Record]:
-    if not isinstance(value, dict):
-        return []
-    return [{"name": name, **rate} for name, data in value.items() if (rate := _rate(data))]
+    found = {name: _rate(data) for name, data in _of(value, dict).items()}
+    return [{"name": name, **rate} for name, rate in found.items() if rate]
 
 
 def _score(value: Any, overall: Mapping[str, Any] | None) -> Record | None:
-    mean = number(value.get("mean")) if isinstance(value, dict) else None
+    mean = number(_of(value, dict).get("mean"))
     if mean is None or (overall and abs(mean - overall["success_rate"]) < 1e-9):
         return None
-    ends = value.get("ci95")
-    usable = isinstance(ends, list) and len(ends) == 2 and None not in map(number, ends)
+    ends = _of(value.get("ci95"), list)
+    usable = len(ends) == 2 and None not in map(number, ends)
     return {"mean": mean, "ci95": ends if usable else None}
 
 
 def _means(value: Any) -> Record:
-    if not isinstance(value, dict):
-        return {}
-    found = {k: number(part.get("mean")) for k, part in value.items() if isinstance(part, dict)}
+    found = {k: number(_of(part, dict).get("mean")) for k, part in _of(value, dict).items()}
     return {k: mean for k, mean in found.items() if mean is not None}
 
 
-def _runs(value: Any) -> list[Record]:
-    rows = [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []
-    return [
-        {"seed": number(row.get("seed")), "success_rate": number(row.get("success_rate"))}
-        for row in rows
-    ]
-
-
-def _tokens(value: Any) -> Record | None:
-    if not isinstance(value, dict):
-        return None
-    found = {name: number(value.get(name)) for name in ("prompt", "completion")}
-    return found if any(found.values()) else None
+def _numbers(value: Any, *names: str) -> Record:
+    return {name: number(_of(value, dict).get(name)) for name in names}
 
 
 def _plain(value: Any) -> bool:
     return isinstance(value, str | bool) or number(value) is not None
 
 
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
+def _of(value: Any, kind: type[T]) -> T:
+    """The value if it is of a kind, else an empty one."""
+    return value if isinstance(value, kind) else kind()
 
 
 _NAMES = ("name", "out")

@@ -16,7 +16,7 @@ from paw_train.metrics import number
 from paw_train.reporting.charts import duration_text, number_text
 from paw_train.reporting.pages import blocks, changes, render
 from paw_train.reporting.run.curves import chart_sections, not_measured
-from paw_train.reporting.run.data import FILES, STAGES, EvalResult, Rate, RunData, load_run
+from paw_train.reporting.run.data import FILES, STAGES, Rate, RunData, load_run
 from paw_train.reporting.run.verdict import points, same_panel, task_noun, verdict_of
 from paw_train.settings.base import flatten
 from paw_train.settings.env import entry_name
@@ -189,15 +189,11 @@ def panel_measures(run: RunData) -> list[tuple[str, str, str]]:
     )
     found = []
     for label, name, share in rows:
-        before, after = (_measure(result, name, share) for result in (run.before, run.after))
-        if before or after:
-            found.append((label, before or "–", after or "–"))
+        values = [getattr(result, name, None) for result in (run.before, run.after)]
+        if any(value is not None for value in values):
+            before, after = ("–" if v is None else number_text(v, share) for v in values)
+            found.append((label, before, after))
     return found
-
-
-def _measure(result: EvalResult | None, name: str, share: bool) -> str:
-    value = getattr(result, name) if result is not None else None
-    return "" if value is None else number_text(value, share)
 
 
 def setting_groups(run: RunData) -> dict[str, list[tuple[str, str]]]:
