@@ -99,7 +99,6 @@ LEARNING = (
     "world_model_learning.rwml.group_size=2 world_model_learning.rwml.max_tokens=4 "
     "world_model_learning.sft.updates=1 world_model_learning.early.imitation_steps=1 "
 )
-QUESTIONS = "env.kwargs.num_questions=40 env.kwargs.num_passages=200"
 BUDGETS = (
     (r"paw train (?!many_worlds$).*", SMALL),
     (r"paw train many_worlds", WORLDS),

@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -144,7 +145,6 @@ def test_a_simulated_engine_behind_the_server_is_told_the_progress_of_training()
 def test_answers_are_never_mispaired() -> None:
     """Many clients at once, requests of all sizes: every answer names its own query."""
     echo = Echo(seconds=0.002)
-    wrong: list[str] = []
     with running(echo, max_batch=16, threads=3) as url:
 
         def work(number: int) -> None:
@@ -155,17 +155,11 @@ def test_answers_are_never_mispaired() -> None:
                 top_k = rng.randint(1, 3)
                 for retriever in (typed, plain):
                     for query, hits in zip(queries, retriever.search(queries, top_k), strict=True):
-                        if [h.contents for h in hits] != [
-                            f"{query} {query} {i}" for i in range(top_k)
-                        ]:
-                            wrong.append(query)
+                        own = [f"{query} {query} {i}" for i in range(top_k)]
+                        assert [h.contents for h in hits] == own
 
-        threads = [threading.Thread(target=work, args=(n,)) for n in range(24)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert wrong == []
+        with ThreadPoolExecutor(24) as threads:
+            list(threads.map(work, range(24)))
     assert max(echo.calls) > 5  # requests did share calls
 
 

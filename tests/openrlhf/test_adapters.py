@@ -9,11 +9,15 @@ import pytest
 torch = pytest.importorskip("torch")
 peft = pytest.importorskip("peft")
 
+from files import load  # noqa: E402
+
 from paw_train.policies.local.scratch import scratch_model  # noqa: E402
 from paw_train.training.openrlhf.weights import WholeModel, is_adapted  # noqa: E402
 
+one_rank = load("tests/openrlhf/one_rank.py")
 
-def _adapted(one_rank: Any) -> tuple[Any, dict[str, Any]]:
+
+def _adapted() -> tuple[Any, dict[str, Any]]:
     model = scratch_model(one_rank.SMALL, 64, 0)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     wrapped = peft.get_peft_model(
@@ -23,8 +27,8 @@ def _adapted(one_rank: Any) -> tuple[Any, dict[str, Any]]:
     return wrapped, before
 
 
-def test_a_fresh_adapter_changes_nothing(one_rank: Any) -> None:
-    model, before = _adapted(one_rank)
+def test_a_fresh_adapter_changes_nothing() -> None:
+    model, before = _adapted()
     assert is_adapted(model)
     assert not is_adapted(scratch_model(one_rank.SMALL, 64, 0))
     sent = dict(WholeModel(model).named_parameters())
@@ -34,8 +38,8 @@ def test_a_fresh_adapter_changes_nothing(one_rank: Any) -> None:
         assert torch.equal(sent[name].data, value)
 
 
-def test_what_is_sent_computes_what_the_adapted_model_computes(one_rank: Any) -> None:
-    model, before = _adapted(one_rank)
+def test_what_is_sent_computes_what_the_adapted_model_computes() -> None:
+    model, before = _adapted()
     generator = torch.Generator().manual_seed(0)
     for name, parameter in model.named_parameters():
         if ".lora_" in name:

@@ -14,9 +14,11 @@ torch = pytest.importorskip("torch")
 if not os.environ.get("PAW_CLUSTER_TESTS"):
     pytest.skip("OpenRLHF is imported: make test-openrlhf", allow_module_level=True)
 
+from files import load  # noqa: E402
 from openrlhf.models import Actor, get_llm_for_sequence_regression  # noqa: E402
 from openrlhf.trainer.ppo_utils.experience import Experience as OpenRLHFExperience  # noqa: E402
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker  # noqa: E402
+from trajectories import made_up  # noqa: E402
 
 from paw_train.algorithms.critic import Critic, value_places  # noqa: E402
 from paw_train.algorithms.experience import Signals, prepare  # noqa: E402
@@ -29,6 +31,8 @@ from paw_train.rollouts.tokens import ACTION  # noqa: E402
 from paw_train.settings import load_settings  # noqa: E402
 from paw_train.training.openrlhf.experience_maker import PaWExperienceMaker  # noqa: E402
 
+one_rank = load("tests/openrlhf/one_rank.py")
+
 
 def _known(ids: Any) -> Any:
     """A log-probability for each token that hangs on the token alone."""
@@ -38,7 +42,7 @@ def _known(ids: Any) -> Any:
 @pytest.mark.parametrize("conversation", [False, True])
 @pytest.mark.parametrize("old", ["actor", "rollout"])
 def test_samples_become_micro_batches(
-    made_up: Any, monkeypatch: pytest.MonkeyPatch, conversation: bool, old: str
+    monkeypatch: pytest.MonkeyPatch, conversation: bool, old: str
 ) -> None:
     settings = load_settings(
         "smoke",
@@ -117,9 +121,7 @@ def _maker(settings: Any) -> PaWExperienceMaker:
     return maker
 
 
-def _parts(
-    made_up: Any, monkeypatch: pytest.MonkeyPatch, actor: Any, *changes: str
-) -> tuple[Any, Any, Any]:
+def _parts(monkeypatch: pytest.MonkeyPatch, actor: Any, *changes: str) -> tuple[Any, Any, Any]:
     """The maker, each transition's (advantage, weight), and the pool; the actor scores so."""
     given = ["engine=openrlhf", "world_model.alpha=0.5", "openrlhf.colocate=none", *changes]
     settings = load_settings("smoke", [*given, "openrlhf.gpus_per_node=1"])
@@ -140,9 +142,9 @@ def _parts(
 
 
 def test_a_stale_batch_is_selected_by_the_policy_that_sampled_and_weighed_against_it(
-    made_up: Any, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    maker, batches, scored = _parts(made_up, monkeypatch, _known, "openrlhf.max_staleness=1")
+    maker, batches, scored = _parts(monkeypatch, _known, "openrlhf.max_staleness=1")
     pool = collect(made_up(False))  # with the log-probabilities at sampling
     s = maker.run
     wanted = prepare(pool, s.algorithm, s.objective, s.world_model, 10.0)
@@ -167,7 +169,7 @@ def test_a_stale_batch_is_selected_by_the_policy_that_sampled_and_weighed_agains
 
 
 def test_a_batch_by_the_policy_that_learns_is_worth_what_it_is_in_turns(
-    made_up: Any, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Staleness 0: the actor gives the tokens the log-probabilities that they were sampled with."""
 
@@ -187,10 +189,10 @@ def test_a_batch_by_the_policy_that_learns_is_worth_what_it_is_in_turns(
 
 
 def test_vllms_own_log_probabilities_are_the_importance_ratio_already(
-    made_up: Any, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     changes = ("openrlhf.max_staleness=1", "openrlhf.old_logprobs=rollout")
-    _, _, scored = _parts(made_up, monkeypatch, _known, *changes)
+    _, _, scored = _parts(monkeypatch, _known, *changes)
     assert torch.equal(scored.logprob, collect(made_up(False)).logprob)
     assert all(row.importance is None for row in scored.rows)
 
@@ -198,8 +200,6 @@ def test_vllms_own_log_probabilities_are_the_importance_ratio_already(
 @pytest.mark.parametrize("algorithm", ["grpo", "gigpo", "rloo", "reinforce_pp"])
 @pytest.mark.parametrize("conversation", [False, True])
 def test_what_openrlhfs_actor_scores_is_worth_what_the_local_engine_finds(
-    made_up: Any,
-    one_rank: Any,
     monkeypatch: pytest.MonkeyPatch,
     conversation: bool,
     algorithm: str,
@@ -230,9 +230,7 @@ def test_what_openrlhfs_actor_scores_is_worth_what_the_local_engine_finds(
         return batches
 
     monkeypatch.setattr(RemoteExperienceMaker, "make_experience", scored)
-    maker = PaWExperienceMaker.__new__(PaWExperienceMaker)
-    maker.run, maker.max_return, maker.update = settings, 10.0, 0
-    maker.tokenizer, maker.initial_model_group = policy.tokenizer, SimpleNamespace()
+    maker = _maker(settings)
     experiences = maker.make_experience_batch(
         [OpenRLHFExperience(labels=[t]) for t in made_up(conversation)]
     )
@@ -267,8 +265,6 @@ def test_what_openrlhfs_actor_scores_is_worth_what_the_local_engine_finds(
 @pytest.mark.parametrize("level", ["turn", "token"])
 @pytest.mark.parametrize("conversation", [False, True])
 def test_openrlhfs_critic_teaches_what_the_local_engines_would(
-    made_up: Any,
-    one_rank: Any,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     conversation: bool,
@@ -308,9 +304,8 @@ def test_openrlhfs_critic_teaches_what_the_local_engines_would(
         return batches
 
     monkeypatch.setattr(RemoteExperienceMaker, "make_experience", scored)
-    maker = PaWExperienceMaker.__new__(PaWExperienceMaker)
-    maker.run, maker.max_return, maker.update = settings, 10.0, 4
-    maker.tokenizer, maker.initial_model_group = policy.tokenizer, SimpleNamespace()
+    maker = _maker(settings)
+    maker.update = 4
     experiences = maker.make_experience_batch(
         [OpenRLHFExperience(labels=[t]) for t in made_up(conversation)]
     )

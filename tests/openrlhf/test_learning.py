@@ -16,6 +16,9 @@ from servers import free_port
 
 torch = pytest.importorskip("torch")
 
+from files import load  # noqa: E402
+from trajectories import made_up  # noqa: E402
+
 from paw_train.algorithms.critic import Critic  # noqa: E402
 from paw_train.algorithms.experience import Prepared, Signals, prepare  # noqa: E402
 from paw_train.algorithms.pool import collect  # noqa: E402
@@ -39,6 +42,8 @@ from paw_train.settings.rollout import RolloutSettings  # noqa: E402
 from paw_train.settings.world_model import WorldModelSettings  # noqa: E402
 from paw_train.training.openrlhf.sharding import shard_update  # noqa: E402
 from paw_train.training.phases import BUCKET  # noqa: E402
+
+one_rank = load("tests/openrlhf/one_rank.py")
 
 TEMPERATURE, SEED = 0.8, 3
 OBJECTIVE = ObjectiveSettings(kl_coef=0.05, entropy_coef=0.02)
@@ -101,7 +106,7 @@ CRITICS = {
 }
 
 
-def _policy(one_rank: Any, seed: int) -> LocalPolicy:
+def _policy(seed: int) -> LocalPolicy:
     tokenizer = word_tokenizer(["red green blue"])
     return LocalPolicy(scratch_model(one_rank.SMALL, 64, seed), tokenizer)
 
@@ -120,9 +125,9 @@ def _experience(
 class Local:
     """The local engine on the same rows; keeps the gradient of each of its optimiser steps."""
 
-    def __init__(self, one_rank: Any, rows: list[TokenRow], case: Any) -> None:
+    def __init__(self, rows: list[TokenRow], case: Any) -> None:
         _, _, optimizer, objective, world_model = case
-        self.policy, self.reference = _policy(one_rank, 0), _policy(one_rank, 1)
+        self.policy, self.reference = _policy(0), _policy(1)
         updater = Updater(
             self.policy,
             self.reference if objective.kl_coef else None,  # type: ignore[arg-type]
@@ -161,10 +166,10 @@ def _known(policy: LocalPolicy, rows: list[TokenRow]) -> list[TokenRow]:
     return found
 
 
-def _case(one_rank: Any, made_up: Any, name: str, ranks: int) -> tuple[dict[str, Any], Local]:
+def _case(name: str, ranks: int) -> tuple[dict[str, Any], Local]:
     algorithm, conversation, optimizer, objective, world_model = CASES[name]
     rows = _experience(algorithm, made_up(conversation), objective, world_model).rows
-    local = Local(one_rank, rows, CASES[name])
+    local = Local(rows, CASES[name])
     known = _known(local.reference, rows) if objective.kl_coef else rows
     return {
         "micro_batches": shard_update(known, optimizer, ranks, SEED, 0),
@@ -187,9 +192,9 @@ def _case(one_rank: Any, made_up: Any, name: str, ranks: int) -> tuple[dict[str,
 class LocalCritic:
     """The local engine's critic on the same rows; keeps the gradient of each of its steps."""
 
-    def __init__(self, one_rank: Any, made_up: Any, name: str) -> None:
+    def __init__(self, name: str) -> None:
         level, conversation, self.optimizer = CRITICS[name]
-        self.policy = _policy(one_rank, 0)
+        self.policy = _policy(0)
         critic = Critic(self.policy, CriticSettings(lr=0.0), level, 10**6, max_grad_norm=1e9)
         torch.nn.init.normal_(critic.head.weight, generator=torch.Generator().manual_seed(5))
         self.head = critic.head.weight.detach().clone()
@@ -212,10 +217,10 @@ class LocalCritic:
 
 
 def _critic_case(
-    one_rank: Any, made_up: Any, name: str, ranks: int, folder: Path | None = None
+    name: str, ranks: int, folder: Path | None = None
 ) -> tuple[dict[str, Any], LocalCritic]:
     level, _, optimizer = CRITICS[name]
-    local = LocalCritic(one_rank, made_up, name)
+    local = LocalCritic(name)
     case = {
         "micro_batches": shard_update(local.rows, optimizer, ranks, SEED, 0),
         "model": local.policy.model.state_dict(),
@@ -268,10 +273,8 @@ def _compare(result: dict[str, Any], local: Local) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_one_rank_learns_what_the_local_engine_learns(
-    one_rank: Any, made_up: Any, name: str
-) -> None:
-    case, local = _case(one_rank, made_up, name, 1)
+def test_one_rank_learns_what_the_local_engine_learns(name: str) -> None:
+    case, local = _case(name, 1)
     result = one_rank.run(case, 0, 1)
     _compare(result, local)
     if "pass for each row" in name:
@@ -279,19 +282,15 @@ def test_one_rank_learns_what_the_local_engine_learns(
 
 
 @pytest.mark.parametrize("name", CRITICS)
-def test_a_critic_on_one_rank_learns_what_the_local_engines_learns(
-    one_rank: Any, made_up: Any, name: str
-) -> None:
-    case, local = _critic_case(one_rank, made_up, name, 1)
+def test_a_critic_on_one_rank_learns_what_the_local_engines_learns(name: str) -> None:
+    case, local = _critic_case(name, 1)
     _compare_critics(one_rank.run(case, 0, 1), local)
 
 
 @pytest.mark.slow
-def test_ranks_together_learn_what_the_local_engine_learns(
-    one_rank: Any, made_up: Any, tmp_path: Path
-) -> None:
-    made = [_case(one_rank, made_up, name, 2) for name in CASES]
-    made += [_critic_case(one_rank, made_up, name, 2) for name in CRITICS]  # type: ignore[misc]
+def test_ranks_together_learn_what_the_local_engine_learns(tmp_path: Path) -> None:
+    made = [_case(name, 2) for name in CASES]
+    made += [_critic_case(name, 2) for name in CRITICS]  # type: ignore[misc]
     cases, locals_ = zip(*made, strict=True)
     torch.save(list(cases), tmp_path / "cases.pt")
     results = _ranks("one_rank.py", 2, tmp_path)
@@ -310,12 +309,10 @@ LAYOUTS = [(2, False), (3, False), (2, True)]
     not os.environ.get("PAW_CLUSTER_TESTS"), reason="DeepSpeed is imported: make test-openrlhf"
 )
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_deepspeed_learns_what_the_local_engine_learns(
-    one_rank: Any, made_up: Any, tmp_path: Path, ranks: int
-) -> None:
-    made = [_case(one_rank, made_up, name, ranks) for name in CASES]
+def test_deepspeed_learns_what_the_local_engine_learns(tmp_path: Path, ranks: int) -> None:
+    made = [_case(name, ranks) for name in CASES]
     made += [
-        _critic_case(one_rank, made_up, name, ranks, tmp_path / str(number))  # type: ignore[misc]
+        _critic_case(name, ranks, tmp_path / str(number))  # type: ignore[misc]
         for number, name in enumerate(CRITICS)
     ]
     cases, locals_ = zip(*made, strict=True)
@@ -392,7 +389,7 @@ def _ranks(program: str, ranks: int, folder: Path, *arguments: str) -> list[Any]
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
-def test_a_cut_loses_nothing_and_keeps_the_ranks_in_step(made_up: Any, ranks: int) -> None:
+def test_a_cut_loses_nothing_and_keeps_the_ranks_in_step(ranks: int) -> None:
     rows = _experience("gigpo", made_up(False), OBJECTIVE, PAW).rows
     optimizer = OptimizerSettings(minibatch_size=3, micro_batch_tokens=25)
     shards = shard_update(rows, optimizer, ranks, SEED, 0)
@@ -415,7 +412,7 @@ def test_a_cut_loses_nothing_and_keeps_the_ranks_in_step(made_up: Any, ranks: in
         assert weight == pytest.approx(row.wm_weight)
 
 
-def test_micro_batches_stay_inside_the_token_budget(made_up: Any) -> None:
+def test_micro_batches_stay_inside_the_token_budget() -> None:
     rows = _experience("grpo", made_up(False), OBJECTIVE, PAW).rows
     longest = max(len(row.ids) for row in rows)
     optimizer = OptimizerSettings(micro_batch_tokens=2 * longest)
@@ -423,8 +420,8 @@ def test_micro_batches_stay_inside_the_token_budget(made_up: Any) -> None:
         assert all(part.batch.ids.numel() <= 2 * longest for part in own)
 
 
-def test_a_loss_that_is_not_finite_ends_the_run_before_a_step(one_rank: Any, made_up: Any) -> None:
-    case, _ = _case(one_rank, made_up, "grpo, one pass", 1)
+def test_a_loss_that_is_not_finite_ends_the_run_before_a_step() -> None:
+    case, _ = _case("grpo, one pass", 1)
     case["model"] = {name: value * float("nan") for name, value in case["model"].items()}
     with pytest.raises(TrainingDivergedError, match=r"loss of an optimiser step is nan"):
         one_rank.run(case, 0, 1)

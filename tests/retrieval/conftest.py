@@ -1,21 +1,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from servers import Reply, serve
-
-Serving = Callable[[Callable[[str, str, Any], Reply]], AbstractContextManager[str]]
-
-
-@pytest.fixture
-def serving() -> Serving:
-    """Starts a small server that misbehaves as told (see ``serve``)."""
-    return serve
 
 
 @pytest.fixture(scope="session")

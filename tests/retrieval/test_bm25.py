@@ -8,8 +8,8 @@ import os
 import pickle
 import subprocess
 import sys
-import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -231,17 +231,9 @@ def test_threads_and_copies_find_the_same(aligned: Path) -> None:
     alone = [retriever.search([query], 5)[0] for query in queries]
     assert retriever.search(queries, 5) == alone
     assert pickle.loads(pickle.dumps(retriever)).search(queries, 5) == alone
-    found: dict[int, list[object]] = {}
-
-    def work(number: int) -> None:
-        found[number] = [retriever.search([query], 5)[0] for query in queries]
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert all(found[i] == alone for i in range(4))
+    with ThreadPoolExecutor(4) as threads:
+        found = threads.map(lambda query: retriever.search([query], 5)[0], queries * 4)
+        assert list(found) == alone * 4
 
 
 def test_bad_arguments_are_named(small_corpus: Path) -> None:

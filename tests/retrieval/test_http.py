@@ -7,18 +7,19 @@ import time
 from typing import Any
 
 import pytest
+from servers import serve
 
 from paw_gym.internals.http import HttpError, JsonClient
 
 
-def test_a_busy_server_is_waited_for_and_does_not_use_up_attempts(serving: Any) -> None:
+def test_a_busy_server_is_waited_for_and_does_not_use_up_attempts() -> None:
     replies = [503, 429, 503, 429, 503]
     waited: list[float] = []
 
     def answer(method: str, path: str, payload: Any) -> tuple[int, Any]:
         return (replies.pop(), {"detail": "No room."}) if replies else (200, [1])
 
-    with serving(answer) as url:
+    with serve(answer) as url:
         client = JsonClient(url, attempts=1, patience=60, wait=waited.append)
         assert client.ask("POST", "/x", {}) == [1]
         assert waited == [1.0] * 5
@@ -27,14 +28,14 @@ def test_a_busy_server_is_waited_for_and_does_not_use_up_attempts(serving: Any) 
             client.ask("POST", "/x", {}, insist=False)
 
 
-def test_timeouts_are_retried_only_where_that_is_wanted(serving: Any) -> None:
+def test_timeouts_are_retried_only_where_that_is_wanted() -> None:
     seen: list[str] = []
 
     def answer(method: str, path: str, payload: Any) -> tuple[int, Any]:
         seen.append(path)
         return -60, {}
 
-    with serving(answer) as url:
+    with serve(answer) as url:
         for retry, attempts in ((True, 3), (False, 1)):
             seen.clear()
             client = JsonClient(
@@ -47,17 +48,17 @@ def test_timeouts_are_retried_only_where_that_is_wanted(serving: Any) -> None:
             assert len(seen) == attempts and failed.value.status is None
 
 
-def test_a_refusal_has_the_servers_words(serving: Any) -> None:
+def test_a_refusal_has_the_servers_words() -> None:
     problem = {"type": "about:blank", "title": "Gone", "status": 410, "detail": "It is over."}
     for content, words in ((problem, "It is over."), (b"plain text", "plain text")):
-        with serving(lambda method, path, payload, c=content: (410, c)) as url:
+        with serve(lambda method, path, payload, c=content: (410, c)) as url:
             with pytest.raises(HttpError, match=r"refused the request \(status 410") as refused:
                 JsonClient(url).ask("GET", "/x")
             assert (refused.value.status, refused.value.detail) == (410, words)
 
 
-def test_a_query_of_the_address_stays_behind_every_path(serving: Any) -> None:
-    with serving(lambda method, path, payload: (200, path)) as url:
+def test_a_query_of_the_address_stays_behind_every_path() -> None:
+    with serve(lambda method, path, payload: (200, path)) as url:
         client = JsonClient(f"{url}/deployment?api-version=1", attempts=1)
         assert client.ask("POST", "/x", {}) == "/deployment/x?api-version=1"
         assert client.ask("GET", "/x?page=2") == "/deployment/x?api-version=1&page=2"
@@ -70,8 +71,8 @@ def test_what_is_not_an_address_is_refused(url: str) -> None:
         JsonClient(url)
 
 
-def test_a_forked_process_takes_a_connection_of_its_own(serving: Any) -> None:
-    with serving(lambda method, path, payload: (200, path)) as url:
+def test_a_forked_process_takes_a_connection_of_its_own() -> None:
+    with serve(lambda method, path, payload: (200, path)) as url:
         client = JsonClient(url, attempts=1)
         client.ask("GET", "/parent")
         kept = client._held()

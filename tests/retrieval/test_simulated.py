@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from servers import serve
 
 from paw_gym.registration import make_text_env
 from paw_gym.retrieval import RetrieverError, SearchContext, SimulatedRetriever, make_retriever
@@ -44,9 +45,9 @@ def test_the_curriculum_rises_from_start_to_end(
     assert (curriculum.noise(high) - curriculum.noise(low)) * (end - start) >= -1e-9
 
 
-def test_the_share_of_noise_follows_the_searches(serving: Any) -> None:
+def test_the_share_of_noise_follows_the_searches() -> None:
     model = Model()
-    with serving(model) as url:
+    with serve(model) as url:
         retriever = simulated(
             url, curriculum={"start": 0.0, "end": 1.0, "base": 1.0, "searches": 80}
         )
@@ -85,9 +86,9 @@ def test_the_script_needs_no_endpoint() -> None:
         make_retriever("simulated", writer="scrpt")
 
 
-def test_prompts_tell_the_answer_only_where_they_should(serving: Any) -> None:
+def test_prompts_tell_the_answer_only_where_they_should() -> None:
     model = Model()
-    with serving(model) as url:
+    with serve(model) as url:
         useful = simulated(url, curriculum=Curriculum(0, 0))
         useful.search(["bell"], 2, [CONTEXT])
         simulated(url, curriculum=Curriculum(0, 0), tell_answers=False).search(["b"], 2, [CONTEXT])
@@ -131,16 +132,16 @@ def test_the_same_search_is_of_the_same_kind() -> None:
         ("<think>It is Ann", []),
     ],
 )
-def test_documents_are_found_in_the_response(text: Any, expected: list[str], serving: Any) -> None:
-    with serving(Model(text)) as url:
+def test_documents_are_found_in_the_response(text: Any, expected: list[str]) -> None:
+    with serve(Model(text)) as url:
         hits = simulated(url).search(["q"], 2)[0]
     assert [hit.contents for hit in hits] == expected
     assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
 
 
-def test_failures_are_retriever_errors(serving: Any) -> None:
+def test_failures_are_retriever_errors() -> None:
     with (
-        serving(lambda *a: (200, {"choices": []})) as url,
+        serve(lambda *a: (200, {"choices": []})) as url,
         pytest.raises(RetrieverError, match="no answer in the reply"),
     ):
         simulated(url).search(["q"])
@@ -150,9 +151,9 @@ def test_failures_are_retriever_errors(serving: Any) -> None:
         make_retriever("simulated")
 
 
-def test_an_episode_with_a_simulated_engine(serving: Any) -> None:
+def test_an_episode_with_a_simulated_engine() -> None:
     model = Model()
-    with serving(model) as url:
+    with serve(model) as url:
         env = make_text_env(
             "paw_gym/SearchQA-v0",
             num_passages=300,

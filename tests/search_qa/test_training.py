@@ -11,6 +11,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from small_policies import said_in, word_policy  # noqa: E402
+
 from paw_gym.retrieval.simulated import Curriculum, ScriptWriter  # noqa: E402
 from paw_train.algorithms.experience import Signals, prepare  # noqa: E402
 from paw_train.algorithms.pool import collect  # noqa: E402
@@ -18,12 +20,10 @@ from paw_train.evaluation import make_pool  # noqa: E402
 from paw_train.losses.batch import MiniBatchTotals  # noqa: E402
 from paw_train.losses.objective import combined_loss  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
-from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
 from paw_train.reporting.terminal import RunDisplay  # noqa: E402
 from paw_train.rollouts.rollout import Trajectory, demonstrations  # noqa: E402
 from paw_train.rollouts.scoring import collate  # noqa: E402
 from paw_train.settings import EnvSettings, Settings, load_settings  # noqa: E402
-from paw_train.settings.model import ScratchModelSettings  # noqa: E402
 from paw_train.training.local import Run, claim_folder  # noqa: E402
 
 
@@ -31,13 +31,8 @@ from paw_train.training.local import Run, claim_folder  # noqa: E402
 def policy() -> LocalPolicy:
     """A small policy whose tokenizer knows the language of the made-up encyclopedia."""
     pool = _pool("conversation")
-    texts = []
-    for trajectory in demonstrations(pool, None, pool.tasks.ids[:60]):
-        for t in trajectory.episode.transitions:
-            texts += [t.prompt, t.response, t.next_observation]
-    tokenizer = word_tokenizer(texts)
-    small = ScratchModelSettings(hidden=16, layers=1, heads=2, kv_heads=1, intermediate=32)
-    return LocalPolicy(scratch_model(small, len(tokenizer), 0), tokenizer)
+    played = demonstrations(pool, None, pool.tasks.ids[:60])
+    return word_policy(said_in(trajectory.episode for trajectory in played))
 
 
 def _pool(mode: str, group_size: int = 1) -> Any:

@@ -138,13 +138,11 @@ class Browser:
         for character in text:
             self._call("Input.dispatchKeyEvent", type="char", text=character)
 
-    def press(self, key: str) -> None:
+    def press_enter(self) -> None:
         self.wait_for(PAINTED)
-        codes = {"Enter": (13, "\r"), "Tab": (9, ""), " ": (32, " ")}
-        code, text = codes[key]
-        common = {"key": key, "windowsVirtualKeyCode": code}
-        self._call("Input.dispatchKeyEvent", type="keyDown", text=text, **common)
-        self._call("Input.dispatchKeyEvent", type="keyUp", **common)
+        enter = {"key": "Enter", "windowsVirtualKeyCode": 13}
+        self._call("Input.dispatchKeyEvent", type="keyDown", text="\r", **enter)
+        self._call("Input.dispatchKeyEvent", type="keyUp", **enter)
 
     def back(self) -> None:
         self.run("history.back()")

@@ -16,6 +16,8 @@ from paw_gym import Outcome, Task, TaskSet, TextEnv, register_text_env
 from paw_train.cli.program import app
 
 ENV = "test/Fork-v0"
+CERTIFICATES = functools.cache(ssl.create_default_context)
+"""read once: each client reads them all, which takes longer than an evaluation here"""
 COMMAND = typer.main.get_command(app)
 SETTINGS = {
     "react": ["agent.examples=0"],
@@ -60,8 +62,7 @@ def registered() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("OPENAI_API_KEY", raising=False)
         patch.delenv("OPENAI_BASE_URL", raising=False)
-        # each client reads all certificates, which takes longer than an evaluation here
-        patch.setattr(ssl, "create_default_context", functools.cache(ssl.create_default_context))
+        patch.setattr(ssl, "create_default_context", CERTIFICATES)
         try:
             yield
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,18 +11,28 @@ from paw_gym.transition import Episode, Transition
 from paw_train.rollouts.rollout import Trajectory
 from paw_train.rollouts.tokens import ACTION, OBSERVATION, TokenRow
 
+EPISODES = ((0, 1, 10.0), (0, 3, 0.0), (1, 2, 0.0), (1, 2, 10.0))
 
-def made_up(conversation: bool) -> list[Any]:
-    """Two groups of two episodes of 1 to 3 steps, in conversation or window mode."""
+
+def made_up(
+    conversation: bool,
+    episodes: Sequence[tuple[int, int, float]] = EPISODES,
+    tokens: range = range(5, 60),
+) -> list[Any]:
+    """Two groups of two episodes of 1 to 3 steps, in conversation or window mode.
+
+    Args:
+        conversation: whether an episode is one row.
+        episodes: the group, the steps and the last reward of each.
+        tokens: of which the texts are.
+    """
     generator = torch.Generator().manual_seed(1)
 
     def some(n: int) -> list[int]:
-        return torch.randint(5, 60, (n,), generator=generator).tolist()
+        return torch.randint(tokens.start, tokens.stop, (n,), generator=generator).tolist()
 
     made = []
-    for number, (group, steps, reward) in enumerate(
-        [(0, 1, 10.0), (0, 3, 0.0), (1, 2, 0.0), (1, 2, 10.0)]
-    ):
+    for number, (group, steps, reward) in enumerate(episodes):
         episode = Episode("env", f"task{group}", f"e{number}", group=group)
         rows: list[TokenRow] = []
         for step in range(steps):

@@ -1,8 +1,9 @@
-"""Trajectories made up from random tokens, for tests of what an update computes."""
+"""What the tests of this folder share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,12 +17,22 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def made_up() -> Callable[[bool], list[Any]]:
-    """A function (conversation mode?) -> two groups of two episodes of 1 to 3 steps."""
-    pytest.importorskip("torch")
-    from trajectories import made_up
+def on_forks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """In an empty folder, with the environment of ``fork``."""
+    import fork
 
-    return made_up
+    monkeypatch.chdir(tmp_path)
+    with fork.registered():
+        yield
+
+
+@pytest.fixture
+def server() -> Iterator[Any]:
+    """An endpoint whose faults and behaviour can be set."""
+    import fake_endpoint
+
+    with fake_endpoint.FakeEndpoint() as running:
+        yield running
 
 
 @pytest.fixture

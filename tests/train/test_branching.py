@@ -19,9 +19,7 @@ from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.rollouts.branching import branch_points, branching_rollout  # noqa: E402
 from paw_train.rollouts.policy import Request, response_seed  # noqa: E402
 from paw_train.rollouts.rollout import Trajectory, rollout  # noqa: E402
-from paw_train.settings import (  # noqa: E402
-    BranchingSettings,
-)
+from paw_train.settings import BranchingSettings  # noqa: E402
 from paw_train.settings.rollout import RolloutSettings  # noqa: E402
 
 MODES = ["window", "conversation"]

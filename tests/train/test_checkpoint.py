@@ -12,6 +12,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from small_policies import word_policy  # noqa: E402
+
 from paw_gym.internals.files import append_jsonl, truncate_jsonl  # noqa: E402
 from paw_train.policies.checkpoints import cut_logs, find_checkpoint, remove_checkpoint  # noqa: E402
 from paw_train.policies.local.checkpoint import (  # noqa: E402
@@ -21,14 +23,10 @@ from paw_train.policies.local.checkpoint import (  # noqa: E402
 )
 from paw_train.policies.local.guarded_step import TrainingDivergedError  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
-from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
-from paw_train.settings.model import ScratchModelSettings  # noqa: E402
 
 
 def _policy(hidden: int = 16, seed: int = 0) -> LocalPolicy:
-    settings = ScratchModelSettings(hidden=hidden, layers=1, heads=2, kv_heads=1, intermediate=32)
-    tokenizer = word_tokenizer(["red green blue"])
-    return LocalPolicy(scratch_model(settings, len(tokenizer), seed), tokenizer)
+    return word_policy(["red green blue"], seed, hidden=hidden)
 
 
 def test_weights_and_state_come_back_exactly(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import hostile  # noqa: E402
 from hypothesis import given  # noqa: E402
 from hypothesis import settings as hypothesis_settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
+from small_policies import passes_of  # noqa: E402
 from transformers import (  # noqa: E402
     GPT2Config,
     GPT2LMHeadModel,
@@ -25,11 +26,9 @@ from transformers import (  # noqa: E402
 
 from paw_train.policies.local import scoring  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
-from paw_train.rollouts.chat import ChatFormat  # noqa: E402
 from paw_train.rollouts.policy import ScoreRequest  # noqa: E402
 
 TOKENIZER = hostile.byte_tokenizer()
-CHAT = ChatFormat(TOKENIZER)
 SIZES: dict[str, Any] = {
     "vocab_size": len(TOKENIZER), "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "intermediate_size": 48, "max_position_embeddings": 512,
@@ -148,16 +147,10 @@ def test_a_model_with_a_cache_of_its_own_is_computed_whole_and_says_so(
 
 @pytest.mark.parametrize("growing", [False, True])
 def test_shared_beginnings_are_read_once_and_last_tokens_not_at_all(growing: bool) -> None:
-    read: list[list[int]] = []
-    hook = POLICY.model.get_decoder().register_forward_pre_hook(
-        lambda _, __, given: read.append(given["input_ids"].tolist()), with_kwargs=True
-    )
-    try:
-        request = ScoreRequest("a", [20, 21], [[1, 2, 3], [1, 2, 4], [1, 2], [5]])
+    request = ScoreRequest("a", [20, 21], [[1, 2, 3], [1, 2, 4], [1, 2], [5]])
+    with passes_of(POLICY.model) as read:
         POLICY.scoring(growing).score([request])
-    finally:
-        hook.remove()
-    assert read[-2:] == [[[20, 21]], [[1, 2]]]
+    assert [ids.tolist() for ids in read[-2:]] == [[[20, 21]], [[1, 2]]]
 
 
 @pytest.mark.parametrize("continuations", [[], [[1], []]])

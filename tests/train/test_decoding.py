@@ -13,6 +13,7 @@ import hostile  # noqa: E402
 from hypothesis import given  # noqa: E402
 from hypothesis import settings as hypothesis_settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
+from small_policies import passes_of  # noqa: E402
 from transformers import Lfm2Config, Lfm2ForCausalLM, LlamaConfig, LlamaForCausalLM  # noqa: E402
 
 from paw_train.policies.local import attention, decoder, token_loop  # noqa: E402
@@ -113,34 +114,22 @@ def test_whatever_rests_leaves_or_is_shared_each_row_computes_what_it_would_alon
 
 
 def test_equal_contexts_are_computed_once_and_memory_is_bounded() -> None:
-    passes: list[tuple[int, int]] = []
-    hook = MODEL.get_decoder().register_forward_pre_hook(
-        lambda _, __, kwargs: passes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
-    )
-    try:
-        contexts = _contexts(5)
+    contexts = _contexts(5)
+    with passes_of(MODEL) as passes:
         decoder = BatchDecoder(MODEL, 40, prefill_tokens=80)
         decoder.feed(dict(enumerate(context for context in contexts for _ in range(8))))
-    finally:
-        hook.remove()
-    assert sum(rows for rows, _ in passes) == len(contexts)
-    assert all(rows * width <= 80 for rows, width in passes)
+    assert sum(map(len, passes)) == len(contexts)
+    assert all(ids.numel() <= 80 for ids in passes)
 
 
 def test_what_a_turn_adds_is_read_with_little_padding_and_rows_stay_where_they_are() -> None:
-    read: list[int] = []
     decoder = BatchDecoder(MODEL, 40)
     decoder.feed(dict(enumerate(_contexts(40))))
     buffers = [buffer.data_ptr() for buffer in decoder.cache.layers[0].buffers]
-    hook = MODEL.get_decoder().register_forward_pre_hook(
-        lambda _, __, kwargs: read.append(kwargs["input_ids"].numel()), with_kwargs=True
-    )
-    try:
+    with passes_of(MODEL) as read:
         decoder.feed({row: [7] * (1 + 11 * row % 50) for row in range(40)})
-    finally:
-        hook.remove()
     tokens = sum(1 + 11 * row % 50 for row in range(40))
-    assert len(read) < 6 and sum(read) < 1.2 * tokens + 128
+    assert len(read) < 6 and sum(ids.numel() for ids in read) < 1.2 * tokens + 128
     for _ in range(20):
         decoder.feed({row: [7] for row in range(0, 40, 3)})
     assert [buffer.data_ptr() for buffer in decoder.cache.layers[0].buffers] == buffers
@@ -207,21 +196,14 @@ def test_large_scores_are_not_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_ended_rows_are_no_longer_computed() -> None:
-    passes: list[int] = []
-    hook = MODEL.get_decoder().register_forward_pre_hook(
-        lambda _, __, kwargs: passes.append(len(kwargs["input_ids"])), with_kwargs=True
-    )
-    try:
-        sampling = Sampling(1.0, 60, stop=("a", "e", "i", "o", "u", "<", "0", "\n", " "))
-        contexts = _contexts(16)
-        decoder = BatchDecoder(MODEL, 16)
-        responses = respond(decoder, dict(enumerate(contexts)), CHAT, sampling, range(16))
-    finally:
-        hook.remove()
+    sampling = Sampling(1.0, 60, stop=("a", "e", "i", "o", "u", "<", "0", "\n", " "))
+    contexts = dict(enumerate(_contexts(16)))
+    with passes_of(MODEL) as passes:
+        responses = respond(BatchDecoder(MODEL, 16), contexts, CHAT, sampling, range(16))
     lengths = [len(r.ids) for r in responses]
     assert len(set(lengths)) > 4  # they end apart
     needed = sum(n - 1 for n in lengths)
-    computed = sum(passes[1:])
+    computed = sum(map(len, passes[1:]))
     assert needed <= computed <= needed / (1 - 1 / 8) + len(passes)
 
 

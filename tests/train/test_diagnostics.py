@@ -12,21 +12,18 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
+from small_policies import SMALL, said_in, word_policy  # noqa: E402
+
 from paw_gym.transition import write_jsonl  # noqa: E402
 from paw_train.evaluation import make_pool  # noqa: E402
 from paw_train.evaluation.noise import write_noise_gradient  # noqa: E402
 from paw_train.losses import noise_gradients as d  # noqa: E402
 from paw_train.policies.local.checkpoint import save_checkpoint  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
-from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
 from paw_train.reporting.run.page import write_report  # noqa: E402
 from paw_train.rollouts.rollout import Trajectory, demonstrations  # noqa: E402
 from paw_train.rollouts.tokens import OBSERVATION  # noqa: E402
 from paw_train.settings import EnvSettings, load_settings  # noqa: E402
-from paw_train.settings.model import ScratchModelSettings  # noqa: E402
-
-SMALL = ScratchModelSettings(hidden=32, layers=1, heads=2, kv_heads=1, intermediate=64)
-
 
 # --- shares ---------------------------------------------------------------------------------------
 
@@ -122,11 +119,7 @@ def _policy_and_episode(mode: str) -> tuple[LocalPolicy, Trajectory, EnvSettings
     pool = make_pool(env, "train", 1, 1, 0)
     task = pool.tasks.ids[:1]
     episode = demonstrations(pool, None, task)[0].episode
-    words = [episode.instruction]
-    for t in episode.transitions:
-        words += [t.prompt, t.response, t.next_observation]
-    tokenizer = word_tokenizer(words)
-    policy = LocalPolicy(scratch_model(SMALL, len(tokenizer), 0), tokenizer)
+    policy = word_policy([episode.instruction, *said_in([episode])], **SMALL)
     played = demonstrations(pool, policy.chat, task)[0]
     pool.close()
     return policy, played, env

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 from paw_train.environments import agent_env_maker, make_pool
-from paw_train.policies.local.policy import LocalPolicy
-from paw_train.policies.local.scratch import scratch_model, word_tokenizer
-from paw_train.rollouts.policy import Request, Response
 from paw_train.settings import EnvSettings, load_settings
-from paw_train.settings.model import ScratchModelSettings
 from paw_train.training import local
 from paw_train.training.preparation import prepared
 from paw_train.world_model_learning.early_experience import (
@@ -33,27 +28,11 @@ HOUSE = EnvSettings(
 )
 
 
-@pytest.fixture
-def tiny_policy() -> LocalPolicy:
-    """One that knows the words of the house, and nothing else."""
-    (one,) = collected(HOUSE, 1)
-    texts = [
-        "The task needs it. <think></think><action></action> <action> look inventory </action>"
-    ]
-    for episode in (one.episode, *one.branches()):
-        texts += [
-            x for t in episode.transitions for x in (t.prompt, t.response, t.next_observation)
-        ]
-    tokenizer = word_tokenizer(texts)
-    small = ScratchModelSettings(hidden=16, layers=1, heads=2, kv_heads=1, intermediate=32)
-    return LocalPolicy(scratch_model(small, len(tokenizer), 0), tokenizer)
-
-
-def collected(env: EnvSettings, tasks: int = 2) -> list[ExpertExperience]:
-    pool = make_pool(env, env.train_split, 1, 1, 0)
-    other = agent_env_maker(env, env.train_split)()
+def collected() -> list[ExpertExperience]:
+    pool = make_pool(HOUSE, HOUSE.train_split, 1, 1, 0)
+    other = agent_env_maker(HOUSE, HOUSE.train_split)()
     rng = np.random.default_rng(0)
-    found = early_experience(pool, other, pool.tasks.ids[:tasks], K, rng)
+    found = early_experience(pool, other, pool.tasks.ids[:2], K, rng)
     pool.close()
     other.close()
     return found
@@ -61,7 +40,7 @@ def collected(env: EnvSettings, tasks: int = 2) -> list[ExpertExperience]:
 
 def test_each_alternative_is_what_its_action_does_in_that_state() -> None:
     """Played again from the start, without going back to anything."""
-    found = collected(HOUSE)
+    found = collected()
     assert len(found) == 2
     env = agent_env_maker(HOUSE, HOUSE.train_split)()
     for one in found:
@@ -86,26 +65,12 @@ def test_each_alternative_is_what_its_action_does_in_that_state() -> None:
 
 
 def test_equal_seeds_give_equal_experience_and_files_give_it_back(tmp_path: Path) -> None:
-    found = collected(HOUSE)
+    found = collected()
     assert [[[t.action for t in row] for row in one.alternatives] for one in found] == [
-        [[t.action for t in row] for row in one.alternatives] for one in collected(HOUSE)
+        [[t.action for t in row] for row in one.alternatives] for one in collected()
     ]
     write_experience(tmp_path / "e.jsonl", found)
     assert read_experience(tmp_path / "e.jsonl") == found
-
-
-class Writer:
-    """A policy that answers with given texts, in turn."""
-
-    def __init__(self, policy: LocalPolicy, texts: Sequence[str]) -> None:
-        self.chat, self.texts, self.asked = policy.chat, list(texts), list[Request]()
-
-    def session(self, *_: Any) -> Writer:
-        return self
-
-    def respond(self, requests: Sequence[Request]) -> list[Response]:
-        self.asked += requests
-        return [Response(text=self.texts[i % len(self.texts)]) for i in range(len(requests))]
 
 
 def overrides(out: Path, **more: Any) -> list[str]:

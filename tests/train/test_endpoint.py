@@ -6,7 +6,6 @@ import contextlib
 import email.utils
 import json
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("openai")
 
-import fake_endpoint as fake
 from hostile import byte_tokenizer
 
 from paw_train.evaluation import evaluate_from_args
@@ -32,12 +30,6 @@ from paw_train.settings.endpoint import EndpointSettings
 from paw_train.settings.rollout import RolloutSettings
 
 SAMPLING = Sampling(0.0, 32)
-
-
-@pytest.fixture
-def server() -> Iterator[Any]:
-    with fake.FakeEndpoint() as running:
-        yield running
 
 
 @pytest.fixture(autouse=True)

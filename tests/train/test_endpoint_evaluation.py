@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -31,26 +30,11 @@ from paw_train.policies.endpoint.transport import Budget, BudgetReached, Use
 from paw_train.rollouts.policy import Request, Response
 from paw_train.settings.endpoint import EndpointSettings
 
+pytestmark = pytest.mark.usefixtures("on_forks")
+
 ROOT = Path(__file__).resolve().parents[2]
 Capture = pytest.CaptureFixture[str]
 PRICES = ["endpoint.input_price=1", "endpoint.output_price=2"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def environment() -> Iterator[None]:
-    with fork.registered():
-        yield
-
-
-@pytest.fixture(autouse=True)
-def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def server() -> Iterator[Any]:
-    with fake.FakeEndpoint() as running:
-        yield running
 
 
 def evaluate(capsys: Capture, server: Any, agent: str, *more: str) -> tuple[int, str, str]:
@@ -398,9 +382,9 @@ def test_what_a_server_refused_stands_in_the_result_also_from_the_cache(
 
 
 class _Refusal(Exception):
-    def __init__(self, message: str, param: str | None = None, code: str | None = None) -> None:
+    def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(message)
-        self.status_code, self.param, self.code = 400, param, code
+        self.status_code, self.param, self.code = 400, param, None
 
 
 def test_a_wait_of_a_day_ends_the_run_and_the_same_command_goes_on(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +14,8 @@ import fake_endpoint as fake
 import fork
 
 from paw_train.agents import AGENTS
+
+pytestmark = pytest.mark.usefixtures("on_forks")
 
 
 @dataclass(frozen=True)
@@ -104,17 +105,6 @@ SETTINGS = {
     "react_paper": ["agent.examples=0"],
     "reflexion_paper": ["agent.examples=0", "agent.trials=2"],
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def environment() -> Iterator[None]:
-    with fork.registered():
-        yield
-
-
-@pytest.fixture(autouse=True)
-def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def test_the_matrix_knows_every_behaviour() -> None:

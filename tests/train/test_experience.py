@@ -14,6 +14,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from rows import parts, token_row, transitions  # noqa: E402
+from small_policies import word_policy  # noqa: E402
+from trajectories import made_up  # noqa: E402
 
 from paw_gym.internals.registry import Registry  # noqa: E402
 from paw_train.algorithms import gigpo, reinforce_pp, rloo  # noqa: E402
@@ -30,7 +32,6 @@ from paw_train.algorithms.pool import collect, informative_groups  # noqa: E402
 from paw_train.algorithms.update import Updater  # noqa: E402
 from paw_train.losses.objective import ObjectiveSettings  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
-from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
 from paw_train.rollouts.rows import transition_keys, trimmed  # noqa: E402
 from paw_train.rollouts.scoring import collate  # noqa: E402
 from paw_train.rollouts.tokens import ACTION, CONTEXT, OBSERVATION  # noqa: E402
@@ -41,7 +42,6 @@ from paw_train.settings import (  # noqa: E402
     Settings,
     load_settings,
 )
-from paw_train.settings.model import ScratchModelSettings  # noqa: E402
 from paw_train.settings.world_model import WorldModelSettings  # noqa: E402
 
 PLAIN = ObjectiveSettings(kl_coef=0.0)
@@ -53,34 +53,34 @@ REWARDS = [10.0, 0, 0, 0, 0, 0, 0, 10.0]
 
 
 def _policy(seed: int = 0) -> LocalPolicy:
-    tokenizer = word_tokenizer(["red green blue"])
-    small = ScratchModelSettings(hidden=16, layers=1, heads=2, kv_heads=1, intermediate=32)
-    return LocalPolicy(scratch_model(small, len(tokenizer), seed).double(), tokenizer)
+    policy = word_policy(["red green blue"], seed)
+    policy.model.double()
+    return policy
 
 
-def _advantages(made_up: Any, name: str, **settings: Any) -> Any:
+def _advantages(name: str, **settings: Any) -> Any:
     algorithm = AlgorithmSettings(name=name, **{"normalize": True, **settings})
     return prepare(collect(made_up(False)), algorithm, PLAIN, OFF, 10.0).advantages
 
 
-def test_episode_algorithms_reach_every_step(made_up: Any) -> None:
-    assert torch.allclose(_advantages(made_up, "rloo"), rloo(RETURNS, GROUPS)[OWNERS])
+def test_episode_algorithms_reach_every_step() -> None:
+    assert torch.allclose(_advantages("rloo"), rloo(RETURNS, GROUPS)[OWNERS])
     with_groups = reinforce_pp(RETURNS, GROUPS)[OWNERS]
-    assert torch.allclose(_advantages(made_up, "reinforce_pp"), with_groups)
+    assert torch.allclose(_advantages("reinforce_pp"), with_groups)
     without = reinforce_pp(RETURNS)[OWNERS]
-    assert torch.allclose(_advantages(made_up, "reinforce_pp", group_baseline=False), without)
+    assert torch.allclose(_advantages("reinforce_pp", group_baseline=False), without)
 
 
 @pytest.mark.parametrize("settings", [{"normalize": True}, {"gamma": 0.5, "normalize": False}])
-def test_gigpo_sees_anchors_and_discounts(made_up: Any, settings: dict[str, Any]) -> None:
+def test_gigpo_sees_anchors_and_discounts(settings: dict[str, Any]) -> None:
     steps = [0, 0, 1, 2, 0, 1, 0, 1]
     anchors = [f"place {s % 2}" for s in steps]
     expected = gigpo(REWARDS, OWNERS, steps, [GROUPS[o] for o in OWNERS], anchors, **settings)
-    assert torch.allclose(_advantages(made_up, "gigpo", **settings), expected.float())
+    assert torch.allclose(_advantages("gigpo", **settings), expected.float())
     assert len(set(expected.tolist())) > 4  # steps of one episode differ
 
 
-def test_gigpo_refuses_transitions_without_their_observation(made_up: Any) -> None:
+def test_gigpo_refuses_transitions_without_their_observation() -> None:
     trajectories = made_up(False)
     steps = trajectories[1].episode.transitions
     steps[2] = replace(steps[2], observation=None)
@@ -90,7 +90,7 @@ def test_gigpo_refuses_transitions_without_their_observation(made_up: Any) -> No
     prepare(pool, AlgorithmSettings(name="grpo"), PLAIN, OFF, 10.0)
 
 
-def test_ppo_by_turn_and_by_token_is_gae_by_hand(made_up: Any) -> None:
+def test_ppo_by_turn_and_by_token_is_gae_by_hand() -> None:
     pool = collect(made_up(False))
     counts = pool.lengths.tolist()
     values = torch.rand(sum(counts), generator=torch.Generator().manual_seed(0))
@@ -123,9 +123,7 @@ def test_ppo_by_turn_and_by_token_is_gae_by_hand(made_up: Any) -> None:
                 assert targets[place].item() == pytest.approx(wanted, abs=1e-5)
 
 
-def test_ppo_whitens_over_the_update_and_weighs_every_episode_as_its_own_group(
-    made_up: Any,
-) -> None:
+def test_ppo_whitens_over_the_update_and_weighs_every_episode_as_its_own_group() -> None:
     pool = collect(made_up(True))
     values = torch.zeros(int(pool.lengths.sum()))
     objective = ObjectiveSettings(kl_coef=0.0)
@@ -141,7 +139,7 @@ def test_ppo_whitens_over_the_update_and_weighs_every_episode_as_its_own_group(
     assert experience.plan.weights.tolist() == pytest.approx(expected)
 
 
-def test_kl_in_the_reward_moves_advantages_but_not_lambda(made_up: Any) -> None:
+def test_kl_in_the_reward_moves_advantages_but_not_lambda() -> None:
     pool = collect(made_up(True))
     kl = torch.rand(int(pool.lengths.sum()), generator=torch.Generator().manual_seed(0))
     objective = ObjectiveSettings(kl_coef=0.5, kl_in="reward")
@@ -155,7 +153,7 @@ def test_kl_in_the_reward_moves_advantages_but_not_lambda(made_up: Any) -> None:
         prepare(pool, AlgorithmSettings(), objective, PAW, 10.0)
 
 
-def test_at_token_level_each_tokens_kl_comes_off_its_own_reward(made_up: Any) -> None:
+def test_at_token_level_each_tokens_kl_comes_off_its_own_reward() -> None:
     pool = collect(made_up(True))
     generator = torch.Generator().manual_seed(0)
     kl = torch.rand(len(pool.turn), generator=generator)
@@ -171,17 +169,17 @@ def test_at_token_level_each_tokens_kl_comes_off_its_own_reward(made_up: Any) ->
         assert got[place].item() == pytest.approx(to_come, abs=1e-5)
 
 
-def test_statistics_over_steps_count_an_episode_once_for_each_step(made_up: Any) -> None:
+def test_statistics_over_steps_count_an_episode_once_for_each_step() -> None:
     # GiGPO's published code takes a group's mean and deviation over the rows of its steps
     returns = torch.tensor(RETURNS)[OWNERS].double()
     expected = torch.zeros(8)
     for rows in (range(4), range(4, 8)):
         own = returns[list(rows)]
         expected[list(rows)] = ((own - own.mean()) / (own.std() + 1e-6)).float()
-    assert torch.allclose(_advantages(made_up, "grpo", statistics="step"), expected)
-    assert not torch.allclose(_advantages(made_up, "grpo"), expected)
+    assert torch.allclose(_advantages("grpo", statistics="step"), expected)
+    assert not torch.allclose(_advantages("grpo"), expected)
     added = [
-        _advantages(made_up, "gigpo", statistics=s) - _advantages(made_up, "grpo", statistics=s)
+        _advantages("gigpo", statistics=s) - _advantages("grpo", statistics=s)
         for s in ("step", "episode")
     ]
     assert torch.allclose(*added)  # the advantage among equal states
@@ -192,7 +190,7 @@ SCORES = [10.0, -0.5, 0.0, 0.0, -0.5, -0.5, 10.0, 9.5]
 """the return of each step's episode without penalties, and the step's own penalty"""
 
 
-def _penalised(made_up: Any, name: str, penalty: str, **settings: Any) -> list[float]:
+def _penalised(name: str, penalty: str, **settings: Any) -> list[float]:
     trajectories = made_up(False)
     penalties = iter(PENALTIES)
     for trajectory in trajectories:
@@ -207,9 +205,7 @@ def _penalised(made_up: Any, name: str, penalty: str, **settings: Any) -> list[f
 
 
 @pytest.mark.parametrize("name", ["grpo", "gigpo"])
-def test_penalties_do_not_scale_up_a_group_in_which_nobody_succeeds(
-    made_up: Any, name: str
-) -> None:
+def test_penalties_do_not_scale_up_a_group_in_which_nobody_succeeds(name: str) -> None:
     def found(normalize: bool | str) -> Any:
         trajectories = made_up(False)
         for trajectory in trajectories[2:]:  # the second group: one refused action, and no success
@@ -232,7 +228,7 @@ def test_penalties_do_not_scale_up_a_group_in_which_nobody_succeeds(
     assert batch.metrics["penalty_share"] < 0.02 < 0.3 < group.metrics["penalty_share"]
 
 
-def test_an_update_without_a_success_is_not_divided(made_up: Any) -> None:
+def test_an_update_without_a_success_is_not_divided() -> None:
     trajectories = made_up(False)
     for trajectory in trajectories:
         steps = trajectory.episode.transitions
@@ -244,7 +240,7 @@ def test_an_update_without_a_success_is_not_divided(made_up: Any) -> None:
     assert found.metrics["penalty_share"] == pytest.approx(1.0)
 
 
-def test_a_mean_over_rollouts_is_the_mean_of_the_means_over_their_tokens(made_up: Any) -> None:
+def test_a_mean_over_rollouts_is_the_mean_of_the_means_over_their_tokens() -> None:
     pool = collect(made_up(True))
     echo = WorldModelSettings.preset("echo", average="rollout")
     rows = prepare(pool, AlgorithmSettings(), PLAIN, echo, 10.0).rows
@@ -275,8 +271,8 @@ def _of_group(rows: Sequence[int], counted: Sequence[float]) -> tuple[float, flo
 
 
 @pytest.mark.parametrize("statistics", ["step", "episode"])
-def test_a_penalty_can_be_charged_to_its_own_step_alone(made_up: Any, statistics: str) -> None:
-    got = _penalised(made_up, "grpo", "step", statistics=statistics)
+def test_a_penalty_can_be_charged_to_its_own_step_alone(statistics: str) -> None:
+    got = _penalised("grpo", "step", statistics=statistics)
     for rows in (range(4), range(4, 8)):
         lengths = [OWNERS.count(OWNERS[r]) for r in rows]
         # GiGPO's published code: one row a step; here also: one episode as much as another
@@ -284,13 +280,13 @@ def test_a_penalty_can_be_charged_to_its_own_step_alone(made_up: Any, statistics
         mean, deviation = _of_group(list(rows), counted)
         for row in rows:
             assert got[row] == pytest.approx((SCORES[row] - mean) / deviation, abs=1e-5)
-    assert got != pytest.approx(_penalised(made_up, "grpo", "episode", statistics=statistics))
+    assert got != pytest.approx(_penalised("grpo", "episode", statistics=statistics))
 
 
-def test_gigpos_return_to_go_leaves_the_penalties_of_later_steps_out(made_up: Any) -> None:
+def test_gigpos_return_to_go_leaves_the_penalties_of_later_steps_out() -> None:
     # the published code discounts the environment's rewards first, and then takes the penalty off
-    got = _penalised(made_up, "gigpo", "step", normalize=False)
-    alone = _penalised(made_up, "grpo", "step", normalize=False)
+    got = _penalised("gigpo", "step", normalize=False)
+    alone = _penalised("grpo", "step", normalize=False)
     to_go = [10.0, 0.0, 0.0, 0.0, 0.0, 0.0, 9.5, 10.0]
     owed = [value + own for value, own in zip(to_go, PENALTIES, strict=True)]
     anchors = [0, 0, 1, 0, 0, 1, 0, 1]  # in made_up, by turns
@@ -300,8 +296,8 @@ def test_gigpos_return_to_go_leaves_the_penalties_of_later_steps_out(made_up: An
         assert got[row] - alone[row] == pytest.approx(owed[row] - mean, abs=1e-5)
 
 
-def test_rloo_charges_a_step_beside_its_episodes_advantage(made_up: Any) -> None:
-    got = _penalised(made_up, "rloo", "step")
+def test_rloo_charges_a_step_beside_its_episodes_advantage() -> None:
+    got = _penalised("rloo", "step")
     means = [statistics.fmean(SCORES[r] for r in range(8) if OWNERS[r] == e) for e in range(4)]
     other = [1, 0, 3, 2]
     for row, owner in enumerate(OWNERS):
@@ -309,19 +305,13 @@ def test_rloo_charges_a_step_beside_its_episodes_advantage(made_up: Any) -> None
 
 
 @pytest.mark.parametrize("name", ["grpo", "gigpo", "rloo", "reinforce_pp"])
-def test_where_nothing_was_invalid_it_does_not_matter_what_a_penalty_counts_for(
-    made_up: Any, name: str
-) -> None:
-    assert torch.equal(
-        _advantages(made_up, name, penalty="step"), _advantages(made_up, name, penalty="episode")
-    )
+def test_where_nothing_was_invalid_it_does_not_matter_what_a_penalty_counts_for(name: str) -> None:
+    assert torch.equal(_advantages(name, penalty="step"), _advantages(name, penalty="episode"))
 
 
 @pytest.mark.parametrize("name", ["grpo", "rloo"])
 @pytest.mark.parametrize("normalize", [True, False])
-def test_an_episode_whose_group_failed_is_compared_with_none(
-    made_up: Any, name: str, normalize: bool
-) -> None:
+def test_an_episode_whose_group_failed_is_compared_with_none(name: str, normalize: bool) -> None:
     trajectories = made_up(False)
     trajectories[0].episode.error = "the environment broke"
     steps = trajectories[1].episode.transitions
@@ -343,7 +333,7 @@ def test_estimators_that_do_not_read_penalties_refuse_to_charge_them_apart(name:
         require_registered(Settings(algorithm=AlgorithmSettings(name=name, penalty="step")))
 
 
-def test_the_kl_signal_is_the_log_ratio_of_each_token(made_up: Any) -> None:
+def test_the_kl_signal_is_the_log_ratio_of_each_token() -> None:
     pool = collect(made_up(True))
     objective = ObjectiveSettings(kl_coef=0.1, kl_in="reward")
     world_model = WorldModelSettings(entropy="full")
@@ -369,7 +359,7 @@ def test_the_kl_signal_is_the_log_ratio_of_each_token(made_up: Any) -> None:
 
 @pytest.mark.parametrize("conversation", [False, True])
 def test_unsupervised_observations_cost_no_tokens_and_change_no_gradient(
-    made_up: Any, conversation: bool
+    conversation: bool,
 ) -> None:
     def gradient(log: bool) -> tuple[Any, int]:
         policy = _policy()
@@ -401,7 +391,7 @@ def test_trimmed_rows_end_with_the_last_token_in_use() -> None:
 
 
 @pytest.mark.parametrize("conversation", [False, True])
-def test_looking_ahead_weighs_the_later_observations(made_up: Any, conversation: bool) -> None:
+def test_looking_ahead_weighs_the_later_observations(conversation: bool) -> None:
     pool = collect(made_up(conversation))
     wm = WorldModelSettings(alpha=1.0, adaptive=False, horizon=3)
     prepared = prepare(pool, AlgorithmSettings(), PLAIN, wm, 10.0, ask=[1, 2])
@@ -443,9 +433,7 @@ def test_a_branch_has_the_keys_of_the_dialogue_that_it_repeats() -> None:
 
 
 @pytest.mark.parametrize("conversation", [True, False])
-def test_nothing_is_learned_from_a_complaint_from_further_back_either(
-    made_up: Any, conversation: bool
-) -> None:
+def test_nothing_is_learned_from_a_complaint_from_further_back_either(conversation: bool) -> None:
     trajectories = made_up(conversation)
     steps = trajectories[1].episode.transitions  # of three
     steps[1] = replace(steps[1], info={**steps[1].info, "malformed": True})
@@ -468,7 +456,7 @@ def test_nothing_is_learned_from_a_complaint_from_further_back_either(
 
 @pytest.mark.parametrize("average", ["transition", "rollout"])
 @pytest.mark.parametrize("dedup", ["once", "weighted"])
-def test_copies_count_once(made_up: Any, dedup: str, average: str) -> None:
+def test_copies_count_once(dedup: str, average: str) -> None:
     """An update in which every episode of a group occurs twice weighs as the update without."""
     single = made_up(True)
     double = [t for pair in zip(made_up(True), made_up(True), strict=True) for t in pair]
@@ -502,7 +490,7 @@ def test_collate_pads_on_the_right_and_scores_what_has_a_role_or_a_weight() -> N
 
 
 @pytest.mark.parametrize("conversation", [False, True])
-def test_actions_are_scored_alike_without_observations(made_up: Any, conversation: bool) -> None:
+def test_actions_are_scored_alike_without_observations(conversation: bool) -> None:
     policy = _policy()
     pool = collect(made_up(conversation))
     batch = collate(pool.rows, policy.pad_id)
@@ -517,7 +505,7 @@ def test_actions_are_scored_alike_without_observations(made_up: Any, conversatio
 
 
 @pytest.mark.parametrize("level", ["turn", "token"])
-def test_the_critic_learns_returns_without_touching_the_policy(made_up: Any, level: str) -> None:
+def test_the_critic_learns_returns_without_touching_the_policy(level: str) -> None:
     policy = _policy()
     critic = Critic(policy, CriticSettings(lr=3e-3), level, micro_batch_tokens=1)
     pool = collect(made_up(True))
@@ -538,7 +526,7 @@ def test_the_critic_learns_returns_without_touching_the_policy(made_up: Any, lev
     assert all(torch.equal(p, q) for p, q in zip(policy.model.parameters(), before, strict=True))
 
 
-def test_critic_gradient_does_not_depend_on_the_cut(made_up: Any) -> None:
+def test_critic_gradient_does_not_depend_on_the_cut() -> None:
     def gradient(budget: int) -> Any:
         critic = Critic(_policy(), CriticSettings(lr=0.0), "token", budget, max_grad_norm=1e9)
         torch.nn.init.constant_(critic.head.weight, 0.1)
@@ -552,7 +540,7 @@ def test_critic_gradient_does_not_depend_on_the_cut(made_up: Any) -> None:
     assert torch.allclose(gradient(1), gradient(10**6), rtol=1e-7, atol=1e-10)
 
 
-def test_informative_groups_are_those_with_unequal_returns(made_up: Any) -> None:
+def test_informative_groups_are_those_with_unequal_returns() -> None:
     trajectories = made_up(False)
     assert informative_groups(trajectories) == {0, 1}
     for t in itertools.chain(trajectories[:1]):
@@ -583,7 +571,7 @@ def own_estimators(monkeypatch: pytest.MonkeyPatch) -> Registry[AdvantageEstimat
 
 
 def test_an_estimator_reads_the_update_and_moves_advantages(
-    made_up: Any, own_estimators: Registry[AdvantageEstimator]
+    own_estimators: Registry[AdvantageEstimator],
 ) -> None:
     @own_estimators.register("late")
     @estimator(default_gamma=0.5)
@@ -593,12 +581,12 @@ def test_an_estimator_reads_the_update_and_moves_advantages(
 
     steps = torch.tensor([0, 0, 1, 2, 0, 1, 0, 1])
     expected = torch.tensor(RETURNS)[OWNERS]
-    assert torch.allclose(_advantages(made_up, "late"), expected * 0.5**steps)
-    assert torch.allclose(_advantages(made_up, "late", gamma=1.0), expected)
+    assert torch.allclose(_advantages("late"), expected * 0.5**steps)
+    assert torch.allclose(_advantages("late", gamma=1.0), expected)
 
 
 def test_an_estimator_with_a_critic_of_its_own(
-    made_up: Any, own_estimators: Registry[AdvantageEstimator]
+    own_estimators: Registry[AdvantageEstimator],
 ) -> None:
     @own_estimators.register("one_step")
     @estimator(needs_critic=True)
@@ -628,7 +616,6 @@ def test_an_estimator_with_a_critic_of_its_own(
     ],
 )
 def test_an_estimator_is_held_to_what_it_declares(
-    made_up: Any,
     own_estimators: Registry[AdvantageEstimator],
     value: Any,
     needs_critic: bool,

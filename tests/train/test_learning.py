@@ -7,6 +7,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from small_policies import SMALL, word_policy  # noqa: E402
+
 from paw_gym import Outcome, Task  # noqa: E402
 from paw_gym.functional import GeneratorEnv  # noqa: E402
 from paw_gym.pool import EnvPool  # noqa: E402
@@ -15,15 +17,11 @@ from paw_train.algorithms.experience import prepare  # noqa: E402
 from paw_train.algorithms.pool import collect  # noqa: E402
 from paw_train.algorithms.update import Updater  # noqa: E402
 from paw_train.losses.objective import ObjectiveSettings  # noqa: E402
-from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
-from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
 from paw_train.rollouts.rollout import rollout  # noqa: E402
 from paw_train.settings import AlgorithmSettings, OptimizerSettings  # noqa: E402
-from paw_train.settings.model import ScratchModelSettings  # noqa: E402
 from paw_train.settings.rollout import RolloutSettings  # noqa: E402
 from paw_train.settings.world_model import WorldModelSettings  # noqa: E402
 
-SMALL = ScratchModelSettings(hidden=32, layers=1, heads=2, kv_heads=1, intermediate=64)
 COLOURS = ("red", "green", "blue")
 
 
@@ -45,10 +43,8 @@ class _FreeForm(AgentInterface):
 @pytest.mark.slow
 @pytest.mark.parametrize(("mode", "minibatches"), [("conversation", 1), ("window", 2)])
 def test_reward_rises_and_the_world_becomes_predictable(mode: str, minibatches: int) -> None:
-    tokenizer = word_tokenizer(
-        [f"look. see good. bad. {' '.join(COLOURS)}\ntask: name it.", *COLOURS, "see"]
-    )
-    policy = LocalPolicy(scratch_model(SMALL, len(tokenizer), 0), tokenizer)
+    words = [f"look. see good. bad. {' '.join(COLOURS)}\ntask: name it.", *COLOURS, "see"]
+    policy = word_policy(words, **SMALL)
     pool = EnvPool(
         lambda: _FreeForm(
             GeneratorEnv(_play, [Task("0", "name it.")], 3),

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 import hostile  # noqa: E402
+from trajectories import made_up  # noqa: E402
 
 from paw_gym.pool import EnvPool  # noqa: E402
 from paw_gym.transition import read_jsonl  # noqa: E402
@@ -138,7 +139,7 @@ def test_shares_add_up_and_are_rounded_weights(
         assert abs(share - count * weight / sum(weights)) < 1 + 1e-6
 
 
-def _two_worlds(made_up: Any) -> Any:
+def _two_worlds() -> Any:
     """Two groups of two episodes: the first of world ``a``, the second of ``b``."""
     trajectories = made_up(False)
     for trajectory in trajectories:
@@ -146,8 +147,8 @@ def _two_worlds(made_up: Any) -> Any:
     return collect(trajectories)
 
 
-def test_each_environment_has_its_own_largest_return(made_up: Any) -> None:
-    pool = _two_worlds(made_up)
+def test_each_environment_has_its_own_largest_return() -> None:
+    pool = _two_worlds()
     terms = {"a": 10.0, "b": 40.0}
     algorithm = AlgorithmSettings(normalize=False)
     rest = (algorithm, ObjectiveSettings(kl_coef=0.0), WorldModelSettings())
@@ -162,7 +163,7 @@ def test_each_environment_has_its_own_largest_return(made_up: Any) -> None:
     assert torch.allclose(batch.advantages, (raw / own[pool.group[pool.episode]]).float())
 
 
-def test_an_environment_in_a_mixture_of_terms_counts_as_alone(made_up: Any) -> None:
+def test_an_environment_in_a_mixture_of_terms_counts_as_alone() -> None:
     pool = collect(made_up(False))
     rest = (AlgorithmSettings(), ObjectiveSettings(kl_coef=0.0), WorldModelSettings())
     alone, listed = prepare(pool, *rest, 10.0), prepare(pool, *rest, {"": 10.0})

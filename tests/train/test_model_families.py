@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
+
+from small_policies import passes_of  # noqa: E402
+
 transformers = pytest.importorskip("transformers")
 
 import hostile  # noqa: E402
@@ -175,16 +178,12 @@ def test_what_a_dialogue_still_has_in_common_is_not_read_again(monkeypatch: Any)
     local = LocalPolicy(_model("Llama"), TOKENIZER)
     sampling = Sampling(temperature=0.0, max_tokens=1, stop=())
     session = local.session(sampling, True)  # each by itself, without padding
-    read: list[int] = []
-    local.model.get_decoder().register_forward_pre_hook(
-        lambda _, __, given: read.append(given["input_ids"].numel()), with_kwargs=True
-    )
     long, other = _ids(40, 1), _ids(30, 2)
 
     def asked(**contexts: list[int]) -> int:
-        read.clear()
-        session.respond([Request(name, 1, [], ids) for name, ids in contexts.items()])
-        return sum(read)
+        with passes_of(local.model) as read:
+            session.respond([Request(name, 1, [], ids) for name, ids in contexts.items()])
+        return sum(ids.numel() for ids in read)
 
     asked(a=long, b=other)  # and what finds out about the model
     assert asked(a=long[:20] + long[27:], b=[*other, 5]) == 13 + 1

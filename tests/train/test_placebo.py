@@ -10,17 +10,17 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from small_policies import word_policy  # noqa: E402
+from trajectories import made_up  # noqa: E402
+
 from paw_train.algorithms.experience import prepare  # noqa: E402
 from paw_train.algorithms.placebo import with_placebo  # noqa: E402
 from paw_train.algorithms.pool import collect  # noqa: E402
 from paw_train.algorithms.update import Updater  # noqa: E402
 from paw_train.losses.objective import ObjectiveSettings  # noqa: E402
-from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
-from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
 from paw_train.rollouts.scoring import collate  # noqa: E402
 from paw_train.rollouts.tokens import ACTION, OBSERVATION, TokenRow  # noqa: E402
 from paw_train.settings import AlgorithmSettings, OptimizerSettings, Settings  # noqa: E402
-from paw_train.settings.model import ScratchModelSettings  # noqa: E402
 from paw_train.settings.world_model import WorldModelSettings  # noqa: E402
 
 OBJECTIVE = ObjectiveSettings(kl_coef=0.0)
@@ -52,7 +52,7 @@ def test_observations_go_round_among_those_of_equal_length() -> None:
     assert [r.placebo_ids for r in with_placebo(rows, 4)] != [r.placebo_ids for r in found]
 
 
-def test_dialogues_are_refused(made_up: Any) -> None:
+def test_dialogues_are_refused() -> None:
     rows = prepare(
         collect(made_up(True)), AlgorithmSettings(), OBJECTIVE, WorldModelSettings(alpha=1.0), 10.0
     ).rows
@@ -65,12 +65,11 @@ def test_dialogues_are_refused(made_up: Any) -> None:
 @pytest.mark.parametrize("budget", [1, 10**6])
 @pytest.mark.parametrize("loss", ["ce", "cmae"])
 def test_the_gradient_is_the_policys_and_the_placebos_at_the_true_terms_norm(
-    made_up: Any, loss: str, budget: int
+    loss: str, budget: int
 ) -> None:
     wm = WorldModelSettings(loss=loss, alpha=1.0, coef=3.0, placebo=True)
-    size = ScratchModelSettings(hidden=16, layers=1, heads=2, kv_heads=1, intermediate=32)
-    tokenizer = word_tokenizer(["red green blue"])
-    policy = LocalPolicy(scratch_model(size, len(tokenizer), 0).double(), tokenizer)
+    policy = word_policy(["red green blue"])
+    policy.model.double()
     rows = prepare(collect(made_up(False)), AlgorithmSettings(), OBJECTIVE, wm, 10.0).rows
     rows = with_placebo(rows, 1)
     assert any(row.placebo_ids != row.ids for row in rows)

@@ -41,8 +41,6 @@ from paw_train.world_model_learning.predicting import (  # noqa: E402
     predict,
 )
 
-TOKENIZER = hostile.byte_tokenizer()
-
 
 class TableEncoder:
     """Given vectors, of any length; counts how often it is asked for a text."""

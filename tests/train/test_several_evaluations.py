@@ -24,18 +24,11 @@ ASKED = ["--agent", "plain", "evaluation.temperature=0.5", "endpoint.cache=null"
          "endpoint.retries=1"]  # fmt: skip
 
 
-@pytest.fixture(scope="module", autouse=True)
-def environment() -> Iterator[None]:
-    with fork.registered(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(PANELS, "_loaded", dict(PANELS._loaded))
-        for name, size in (("test/both", 2), ("test/one", 1)):
-            PANELS.add(name, PanelSpec(fork.ENV, "valid_unseen", size))
-        yield
-
-
 @pytest.fixture(autouse=True)
-def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
+def panels(on_forks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PANELS, "_loaded", dict(PANELS._loaded))
+    for name, size in (("test/both", 2), ("test/one", 1)):
+        PANELS.add(name, PanelSpec(fork.ENV, "valid_unseen", size))
 
 
 class Two(fake.FakeEndpoint):  # type: ignore[misc]

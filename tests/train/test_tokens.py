@@ -10,28 +10,26 @@ torch = pytest.importorskip("torch")
 
 from hostile import byte_tokenizer  # noqa: E402
 from rows import transitions  # noqa: E402
+from small_policies import word_policy  # noqa: E402
 
 from paw_gym import Outcome, Task  # noqa: E402
 from paw_gym.functional import GeneratorEnv  # noqa: E402
 from paw_gym.pool import EnvPool  # noqa: E402
 from paw_gym.wrappers import AgentInterface  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
-from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
 from paw_train.rollouts.chat import ChatFormat  # noqa: E402
 from paw_train.rollouts.rollout import Trajectory, rollout  # noqa: E402
 from paw_train.rollouts.scoring import collate  # noqa: E402
 from paw_train.rollouts.tokens import ACTION, CONTEXT, TokenRow, batches_alike  # noqa: E402
-from paw_train.settings.model import ScratchModelSettings  # noqa: E402
 from paw_train.settings.rollout import RolloutSettings  # noqa: E402
 from paw_train.training.records import outcome_metrics  # noqa: E402
 
 WORDS = "red green blue go stop left right you see a door the is now <action> </action> . , :"
-SMALL = ScratchModelSettings(hidden=32, layers=2, heads=4, kv_heads=2, intermediate=64)
 
 
 def _policy(seed: int = 0) -> LocalPolicy:
-    tokenizer = word_tokenizer([WORDS, "task: open the red door.", "you", "now", "\n"])
-    return LocalPolicy(scratch_model(SMALL, len(tokenizer), seed), tokenizer)
+    texts = [WORDS, "task: open the red door.", "you", "now", "\n"]
+    return word_policy(texts, seed, hidden=32, layers=2, heads=4, kv_heads=2, intermediate=64)
 
 
 def _play(task, rng):  # type: ignore[no-untyped-def]

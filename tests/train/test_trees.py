@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
+from trajectories import made_up  # noqa: E402
+
 from paw_train.algorithms import grpo  # noqa: E402
 from paw_train.algorithms.experience import prepare  # noqa: E402
 from paw_train.algorithms.pool import collect  # noqa: E402
@@ -90,9 +92,7 @@ def _steps(episodes: list[tuple[int, list[float]]]) -> list[int]:
 
 @pytest.mark.parametrize("normalize", [True, "batch"])
 @pytest.mark.parametrize("weighting", ["token", "episode"])
-def test_an_update_without_branches_is_grpos_to_the_bit(
-    made_up: Any, weighting: Any, normalize: Any
-) -> None:
+def test_an_update_without_branches_is_grpos_to_the_bit(weighting: Any, normalize: Any) -> None:
     off = WorldModelSettings.preset("off")
     objective = ObjectiveSettings(kl_coef=0.0)
     found = {

@@ -11,6 +11,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from rows import transitions  # noqa: E402
+from small_policies import word_policy  # noqa: E402
+from trajectories import made_up  # noqa: E402
 
 from paw_train.algorithms import grpo  # noqa: E402
 from paw_train.algorithms.critic import Critic  # noqa: E402
@@ -20,23 +22,21 @@ from paw_train.algorithms.update import Updater, averaged, schedule_share, updat
 from paw_train.losses.objective import ObjectiveSettings  # noqa: E402
 from paw_train.policies.local.guarded_step import TrainingDivergedError  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
-from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
 from paw_train.rollouts.scoring import collate  # noqa: E402
 from paw_train.rollouts.tokens import ACTION, OBSERVATION  # noqa: E402
 from paw_train.settings import AlgorithmSettings, CriticSettings, OptimizerSettings  # noqa: E402
-from paw_train.settings.model import ScratchModelSettings  # noqa: E402
 from paw_train.settings.world_model import WorldModelSettings  # noqa: E402
 
 PAW = WorldModelSettings()
-SMALL = ScratchModelSettings(hidden=16, layers=1, heads=2, kv_heads=1, intermediate=32)
 
 
 def _policy(dtype: Any = torch.float64, seed: int = 0) -> LocalPolicy:
-    tokenizer = word_tokenizer(["red green blue"])
-    return LocalPolicy(scratch_model(SMALL, len(tokenizer), seed).to(dtype), tokenizer)
+    policy = word_policy(["red green blue"], seed)
+    policy.model.to(dtype)
+    return policy
 
 
-def _gradient(made_up: Any, conversation: bool, budget: int, wm: WorldModelSettings) -> Any:
+def _gradient(conversation: bool, budget: int, wm: WorldModelSettings) -> Any:
     policy = _policy()
     objective = ObjectiveSettings(kl_coef=0.01, entropy_coef=0.02, log_observations=True)
     settings = OptimizerSettings(lr=0.0, micro_batch_tokens=budget, max_grad_norm=1e9)
@@ -61,11 +61,11 @@ def _gradient(made_up: Any, conversation: bool, budget: int, wm: WorldModelSetti
     ],
 )
 def test_micro_batches_add_up_to_the_whole(
-    made_up: Any, conversation: bool, preset: str, changes: dict[str, Any]
+    conversation: bool, preset: str, changes: dict[str, Any]
 ) -> None:
     wm = WorldModelSettings.preset(preset, **changes)
-    whole, metrics = _gradient(made_up, conversation, 10**6, wm)
-    cut, cut_metrics = _gradient(made_up, conversation, 1, wm)
+    whole, metrics = _gradient(conversation, 10**6, wm)
+    cut, cut_metrics = _gradient(conversation, 1, wm)
     assert whole.abs().max() > 0
     assert torch.allclose(whole, cut, rtol=1e-7, atol=1e-10)
     for name, value in metrics.items():
@@ -75,7 +75,7 @@ def test_micro_batches_add_up_to_the_whole(
 
 @pytest.mark.parametrize(("conversation", "steps"), [(True, 2), (False, 4)])
 def test_a_minibatch_counts_dialogues_in_conversation_mode_and_responses_in_window_mode(
-    made_up: Any, conversation: bool, steps: int
+    conversation: bool, steps: int
 ) -> None:
     # 4 episodes with 8 turns; Search-R1 (arXiv 2503.09516): 512 episodes by 256 are two steps
     objective = ObjectiveSettings(kl_coef=0.0)
@@ -90,7 +90,7 @@ def test_a_minibatch_counts_dialogues_in_conversation_mode_and_responses_in_wind
     assert len(taken) == steps
 
 
-def test_minibatches_of_unequal_size_average_to_equation_11(made_up: Any) -> None:
+def test_minibatches_of_unequal_size_average_to_equation_11() -> None:
     """Dialogues have 1, 3, 2 and 2 turns: mini-batches of one dialogue hold unequal numbers of rows."""
     wm = WorldModelSettings(loss="ce", alpha=1.0)
     objective = ObjectiveSettings(policy_coef=0.0, kl_coef=0.0)
@@ -112,7 +112,7 @@ def test_minibatches_of_unequal_size_average_to_equation_11(made_up: Any) -> Non
     assert torch.allclose(*gradients, rtol=1e-9, atol=1e-12)
 
 
-def test_weights_and_advantages_follow_the_definitions(made_up: Any) -> None:
+def test_weights_and_advantages_follow_the_definitions() -> None:
     objective = ObjectiveSettings(kl_coef=0.0)
     world_model = WorldModelSettings(alpha=0.5)
     trajectories = made_up(conversation=False)
@@ -140,7 +140,7 @@ def test_weights_and_advantages_follow_the_definitions(made_up: Any) -> None:
             assert [row.wm_weight[i] for i in places] == pytest.approx([share] * len(places))
 
 
-def test_failed_episodes_are_left_out_and_all_failed_is_an_error(made_up: Any) -> None:
+def test_failed_episodes_are_left_out_and_all_failed_is_an_error() -> None:
     trajectories = made_up(conversation=True)
     trajectories[1].episode.error = "Traceback: boom"
     objective = ObjectiveSettings(kl_coef=0.0)
@@ -159,7 +159,7 @@ def _spoil(rows: list[Any], value: float) -> None:
     row.advantage = [value if i in first else a for i, a in enumerate(row.advantage)]
 
 
-def test_a_run_that_keeps_skipping_is_stopped_and_a_good_step_forgives(made_up: Any) -> None:
+def test_a_run_that_keeps_skipping_is_stopped_and_a_good_step_forgives() -> None:
     policy = _policy(torch.float32)
     objective = ObjectiveSettings(kl_coef=0.0)
     good = prepare(collect(made_up(True)), AlgorithmSettings(), objective, PAW, 10.0)
@@ -177,7 +177,7 @@ def test_a_run_that_keeps_skipping_is_stopped_and_a_good_step_forgives(made_up: 
         updater.step(bad.rows, 5, 0)
 
 
-def test_a_critic_that_diverges_stops_the_run_and_leaves_no_infinity(made_up: Any) -> None:
+def test_a_critic_that_diverges_stops_the_run_and_leaves_no_infinity() -> None:
     policy, objective = _policy(torch.float32), ObjectiveSettings(kl_coef=0.0)
     algorithm = AlgorithmSettings(name="ppo", critic=CriticSettings(lr=1e30))
     critic = Critic(policy, algorithm.critic, algorithm.level, 10**6)
@@ -191,7 +191,7 @@ def test_a_critic_that_diverges_stops_the_run_and_leaves_no_infinity(made_up: An
     assert critic.guarded_step.skipped == 4
 
 
-def test_muon_steps_the_matrices_of_the_blocks_and_continues_from_its_state(made_up: Any) -> None:
+def test_muon_steps_the_matrices_of_the_blocks_and_continues_from_its_state() -> None:
     objective, off = ObjectiveSettings(kl_coef=0.0), WorldModelSettings.preset("off")
     settings = OptimizerSettings(lr=1e-3, matrix_lr=1e-2, minibatches=2)
     rows = prepare(collect(made_up(True)), AlgorithmSettings(), objective, off, 10.0).rows
@@ -231,7 +231,7 @@ def test_learning_rate_schedules() -> None:
     assert averaged([{"a": 1.0}, {"a": 3.0, "b": math.inf}]) == {"a": 2.0}
 
 
-def test_episode_weighting_gives_every_episode_the_same_weight(made_up: Any) -> None:
+def test_episode_weighting_gives_every_episode_the_same_weight() -> None:
     objective = ObjectiveSettings(kl_coef=0.0)
     trajectories = made_up(conversation=True)
     pool = collect(trajectories)
@@ -248,9 +248,7 @@ def test_episode_weighting_gives_every_episode_the_same_weight(made_up: Any) -> 
 
 
 @pytest.mark.parametrize("conversation", [False, True])
-def test_importance_weights_are_factors_of_their_own_tokens_advantages(
-    made_up: Any, conversation: bool
-) -> None:
+def test_importance_weights_are_factors_of_their_own_tokens_advantages(conversation: bool) -> None:
     pool = collect(made_up(conversation))
     objective = ObjectiveSettings(kl_coef=0.0)
     plain = prepare(pool, AlgorithmSettings(), objective, PAW, 10.0).rows

@@ -13,58 +13,31 @@ pytest.importorskip("torch")
 
 import torch
 from rows import transitions
+from small_policies import SMALL, word_policy
+from trajectories import made_up
 
-from paw_gym.transition import Episode, Transition, read_jsonl
+from paw_gym.transition import read_jsonl
 from paw_train.algorithms.experience import prepare
 from paw_train.algorithms.pool import collect
 from paw_train.policies.local.policy import LocalPolicy
-from paw_train.policies.local.scratch import scratch_model, word_tokenizer
 from paw_train.rollouts.rollout import Trajectory
-from paw_train.rollouts.tokens import ACTION, OBSERVATION, TokenRow
 from paw_train.settings import Settings
-from paw_train.settings.model import ScratchModelSettings
 from paw_train.training.recording import TokenTexts, record, token_records
 
 WORDS = "you see a red mug on the desk 1 and an egg in fridge 2 . take put go to look open"
 
 
 def _policy() -> LocalPolicy:
-    tokenizer = word_tokenizer([WORDS, "naïve 模型 🙂"])
-    size = ScratchModelSettings(hidden=32, layers=1, heads=2, kv_heads=1, intermediate=64)
-    return LocalPolicy(scratch_model(size, len(tokenizer), 0), tokenizer)
+    return word_policy([WORDS, "naïve 模型 🙂"], **SMALL)
 
 
 def _played(policy: LocalPolicy, conversation: bool) -> list[Trajectory]:
     """Four episodes of two groups, their tokens drawn at random."""
-    generator = torch.Generator().manual_seed(3)
-    vocabulary = len(policy.tokenizer)
-
-    def some(n: int) -> list[int]:
-        return torch.randint(0, vocabulary, (n,), generator=generator).tolist()
-
-    made = []
-    for number, (group, steps, reward) in enumerate(
-        [(0, 2, 10.0), (0, 3, 0.0), (1, 1, 0.0), (1, 2, -1.0)]
-    ):
-        episode = Episode("env", f"task{group}", f"e{number}", group=group)
-        rows: list[TokenRow] = []
-        for step in range(steps):
-            if not conversation or not rows:
-                rows.append(TokenRow(some(4)))
-            row = rows[-1]
-            action, bridge, observation = some(3 + step), some(1), some(5 - step)
-            logprobs = (-torch.rand(3 + step, generator=generator) * 3).tolist()
-            row.append(action, ACTION, step, logprobs)
-            row.append(bridge)
-            row.append(observation, OBSERVATION, step)
-            last = step + 1 == steps
-            episode.transitions.append(
-                Transition("env", episode.task_id, episode.episode_id, step, "", "", "", "",
-                           reward * last, "", last, False, True)
-            )  # fmt: skip
-        offered = [[f"go to {i}"] for i in range(steps)]
-        made.append(Trajectory(episode, rows, list(offered)))
-    return made
+    episodes = [(0, 2, 10.0), (0, 3, 0.0), (1, 1, 0.0), (1, 2, -1.0)]
+    played = made_up(conversation, episodes, range(len(policy.tokenizer)))
+    for trajectory in played:
+        trajectory.offered += [[f"go to {i}"] for i in range(len(trajectory.own))]
+    return played
 
 
 def _settings(**changes: Any) -> Settings:
