@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from registries import registered_here
 
 from paw_gym.registration import _OWN
 
@@ -55,6 +56,13 @@ def own_env(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
         package, extra = EXTRAS[request.param]
         pytest.importorskip(package, reason=f"pip install '.[{extra}]'")
     return request.param, FEW_TASKS.get(request.param, {})
+
+
+@pytest.fixture
+def own_environments() -> Iterator[None]:
+    """Environments that a test registers are forgotten after it."""
+    with registered_here():
+        yield
 
 
 @pytest.fixture(scope="session")

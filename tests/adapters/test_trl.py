@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from registries import registered_here
 
 from paw_gym import Outcome, Task, make_agent_env, register_text_env
 from paw_gym.adapters.trl import OVER, environment_factory, task_rows
@@ -74,20 +73,19 @@ def test_what_a_data_set_and_a_model_may_hand_over() -> None:
     assert "no valid action" in searching.act(3)  # type: ignore[arg-type]
 
 
-def test_an_environment_that_raises_has_no_reward() -> None:
+def test_an_environment_that_raises_has_no_reward(own_environments: None) -> None:
     """TRL gives the model what a tool raises; only the reward can end the run."""
 
     def broken(task: Task, rng: Any) -> Any:
         yield Outcome("Fine so far.")
         raise ZeroDivisionError("in the world")
 
-    with registered_here():
-        register_text_env("tests/BrokenTool-v0", broken, tasks=[Task("one", "Go.")])
-        tools = environment_factory("tests/BrokenTool-v0")()
-        tools.reset(task_id="one")
-        with pytest.raises(ZeroDivisionError):
-            tools.act("go")
-        with pytest.raises(RuntimeError, match="BrokenTool-v0 failed on task 'one'"):
-            tools.get_reward()
-        tools.reset(task_id="one")
-        assert tools.get_reward() == 0.0
+    register_text_env("tests/BrokenTool-v0", broken, tasks=[Task("one", "Go.")])
+    tools = environment_factory("tests/BrokenTool-v0")()
+    tools.reset(task_id="one")
+    with pytest.raises(ZeroDivisionError):
+        tools.act("go")
+    with pytest.raises(RuntimeError, match="BrokenTool-v0 failed on task 'one'"):
+        tools.get_reward()
+    tools.reset(task_id="one")
+    assert tools.get_reward() == 0.0

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from registries import registered_here
 
 from paw_gym import AgentInterface, Outcome, Task, make_agent_env, register_text_env
 from paw_gym.adapters.verl_agent import EnvironmentManager, make_envs
@@ -143,13 +142,13 @@ def configured(name: str, **data: int) -> Any:
     return {"env": env, "data": {"train_batch_size": 1, "val_batch_size": 1, **data}}
 
 
-def test_a_registered_id_is_that_environment_whatever_words_are_in_it() -> None:
-    tasks = [Task("a", "Say hello.")]
-    with registered_here():
-        for name in ("tests/Chat-v0", "tests/SearchHouse-v0"):
-            register_text_env(name, chat, tasks=tasks)
-            for envs in make_envs(configured(name)):
-                assert envs.reset()[0]["anchor"] == ["Hello."]
+def test_a_registered_id_is_that_environment_whatever_words_are_in_it(
+    own_environments: None,
+) -> None:
+    for name in ("tests/Chat-v0", "tests/SearchHouse-v0"):
+        register_text_env(name, chat, tasks=[Task("a", "Say hello.")])
+        for envs in make_envs(configured(name)):
+            assert envs.reset()[0]["anchor"] == ["Hello."]
     found = make_envs(configured("paw_gym:paw_gym/Sokoban-v0"))
     assert [envs.reset()[1][0]["task_id"].split("/")[0] for envs in found] == ["train", "valid"]
 

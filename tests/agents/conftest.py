@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
 
-from registries import registered_here
 
 from paw_gym import Outcome, Task, register_text_env
 from paw_gym.pool import EnvPool
@@ -73,12 +72,10 @@ def _doors(task: Task, rng: Any) -> Any:
 
 
 @pytest.fixture(autouse=True)
-def doors() -> Iterator[None]:
+def doors(own_environments: None) -> None:
     """``test/Doors-v0``: no splits, listed actions, and a solver."""
     _doors.solve = lambda task: ["look", f"open door {task.data}"]  # type: ignore[attr-defined]
-    with registered_here():
-        register_text_env("test/Doors-v0", _doors, tasks=door_tasks(), max_steps=6)
-        yield
+    register_text_env("test/Doors-v0", _doors, tasks=door_tasks(), max_steps=6)
 
 
 class Table:

@@ -17,9 +17,7 @@ from typer.testing import CliRunner
 pytest.importorskip("torch", reason="the extra `train`")
 pytest.importorskip("fastapi", reason="the extra `server`")
 
-import gymnasium as gym
 
-from paw_gym import registration
 from paw_train.cli.program import app
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -119,7 +117,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def here(folder: Path, own_environments: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Their folder as the current one; nothing in it may change."""
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
@@ -128,12 +126,8 @@ def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.delenv("PAW_SERVE_TOKEN", raising=False)
-    registered = dict(registration._REGISTERED), dict(gym.registry)
     before = listing(folder)
     yield folder
-    for registry, old in zip((registration._REGISTERED, gym.registry), registered, strict=True):
-        registry.clear()  # type: ignore[attr-defined]
-        registry.update(old)  # type: ignore[attr-defined]
     assert listing(folder) == before, "something was left behind"
 
 

@@ -27,7 +27,7 @@ pytest.importorskip("torch", reason="the extra `train`")
 pytest.importorskip("fastapi", reason="the extra `server`")
 pytest.importorskip("minari", reason="the extra `export`")
 
-from paw_gym import Outcome, Task, register_text_env, registration
+from paw_gym import Outcome, Task, register_text_env
 from paw_gym.data import Manifest, load_manifest
 from paw_train.cli.program import app
 
@@ -198,17 +198,11 @@ play.solve = lambda task: [task.data]  # type: ignore[attr-defined]
 
 
 @pytest.fixture
-def maze() -> Iterator[str]:
-    """An environment of a user's own, and the registries as they were before."""
-    import gymnasium as gym
-
-    before = dict(registration._REGISTERED), dict(gym.registry)
+def maze(own_environments: None) -> str:
+    """An environment of a user's own."""
     tasks = [Task(way, "Find the way.", data=way) for way in ("left", "right")]
     register_text_env("tests/Maze-v0", play, tasks=tasks)
-    yield "tests/Maze-v0"
-    for registry, old in zip((registration._REGISTERED, gym.registry), before, strict=True):
-        registry.clear()  # type: ignore[attr-defined]
-        registry.update(old)  # type: ignore[attr-defined]
+    return "tests/Maze-v0"
 
 
 def made_here(name: str) -> Manifest:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from registries import registered_here
 from typer.testing import Result
 
 pytest.importorskip("torch", reason="the extra `train`")
@@ -88,16 +87,17 @@ def test_every_token_has_its_role(paw: Paw, tmp_path: Path, tokenizer: Any, mode
 
 
 @pytest.fixture
-def own_environments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Modules in the test's folder can be imported; what they register is forgotten."""
+def own_modules(
+    own_environments: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[None]:
+    """Modules in the test's folder can be imported."""
     monkeypatch.syspath_prepend(str(tmp_path))
-    with registered_here():
-        yield
+    yield
     sys.modules.pop("my_parrot", None)
 
 
 def test_an_environment_of_ones_own_is_imported(
-    paw: Paw, tmp_path: Path, tokenizer: Any, own_environments: None
+    paw: Paw, tmp_path: Path, tokenizer: Any, own_modules: None
 ) -> None:
     (tmp_path / "my_parrot.py").write_text(PARROT, encoding="utf-8")
     (tmp_path / "checkpoint").mkdir()

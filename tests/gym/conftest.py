@@ -7,13 +7,11 @@ import random
 import secrets
 import threading
 import warnings
-from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
 import pytest
-from registries import registered_here
 
 from paw_gym import AgentDefaults, Outcome, Task, TaskSet, TextEnv
 
@@ -218,7 +216,5 @@ def box_env() -> type[BoxEnv]:
 
 
 @pytest.fixture(autouse=True)
-def registries() -> Iterator[None]:
-    """Puts back what was registered: tests in the same process must not see each other's ids."""
-    with registered_here():
-        yield
+def registries(own_environments: None) -> None:
+    """Tests in the same process must not see each other's ids."""

@@ -7,13 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from registries import registered_here
 
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request that failed is sent again at once."""
     monkeypatch.setattr("paw_train.policies.endpoint.transport.FIRST_WAIT", 0.01)
+
+
+@pytest.fixture(scope="module")
+def policy() -> Any:
+    """The one of ``hostile``."""
+    import hostile
+
+    return hostile.tiny_policy()
 
 
 @pytest.fixture
@@ -33,10 +40,3 @@ def server() -> Iterator[Any]:
 
     with fake_endpoint.FakeEndpoint() as running:
         yield running
-
-
-@pytest.fixture
-def own_environments() -> Iterator[None]:
-    """Environments that a test registers are forgotten after it."""
-    with registered_here():
-        yield

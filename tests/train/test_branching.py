@@ -8,7 +8,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import hostile  # noqa: E402
 from rows import transitions  # noqa: E402
 
 from paw_gym import Outcome, Task  # noqa: E402
@@ -23,11 +22,6 @@ from paw_train.settings import BranchingSettings  # noqa: E402
 from paw_train.settings.rollout import RolloutSettings  # noqa: E402
 
 MODES = ["window", "conversation"]
-
-
-@pytest.fixture(scope="module")
-def policy() -> LocalPolicy:
-    return hostile.tiny_policy()
 
 
 def noise(task: Any, rng: Any) -> Any:

@@ -29,11 +29,6 @@ from paw_train.settings import EnvSettings  # noqa: E402
 TOKENIZER = hostile.byte_tokenizer()
 
 
-@pytest.fixture(scope="module")
-def policy() -> LocalPolicy:
-    return hostile.tiny_policy()
-
-
 def play(
     policy: LocalPolicy, mode: str, count: int = 2, template: str = "compact"
 ) -> tuple[Any, list[Any]]:

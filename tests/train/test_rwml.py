@@ -58,11 +58,6 @@ class TableEncoder:
     encode_queries = encode_passages
 
 
-@pytest.fixture(scope="module")
-def policy() -> LocalPolicy:
-    return hostile.tiny_policy()
-
-
 def played(policy: LocalPolicy, mode: str, count: int = 2) -> tuple[list[Example], list[Any]]:
     """Examples of expert episodes, and the trajectories with the rows that training would use."""
     env = EnvSettings(mode=mode, template="compact", history_length=0, kwargs={"num_tasks": 30})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,11 @@ pytest.importorskip("torch", reason="the extra `train`")
 pytest.importorskip("trl", reason="the extra `sft`")
 
 import datasets
-import gymnasium as gym
 import torch
 import trl
 from torch import Tensor
 
-from paw_gym import Outcome, Task, register_text_env, registration
+from paw_gym import Outcome, Task, register_text_env
 from paw_gym.adapters.trl import environment_factory, task_rows
 from paw_train.algorithms.experience import prepare
 from paw_train.algorithms.pool import collect
@@ -45,14 +43,9 @@ def three_turns(task: Task, rng: Any) -> Any:
 
 
 @pytest.fixture(autouse=True)
-def environment() -> Iterator[None]:
-    before = dict(registration._REGISTERED), dict(gym.registry)
+def environment(own_environments: None) -> None:
     tasks = [Task(name, "Say something.") for name in ("one", "two")]
     register_text_env(ENV, three_turns, tasks=tasks, solve=lambda task, rng: ["red"] * 3)
-    yield
-    for registry, old in zip((registration._REGISTERED, gym.registry), before, strict=True):
-        registry.clear()  # type: ignore[attr-defined]
-        registry.update(old)  # type: ignore[attr-defined]
 
 
 def config(folder: Path, **changes: Any) -> Any:
