@@ -1,4 +1,4 @@
-"""Modules that belong to no package: benchmarks, examples, scripts."""
+"""Modules that belong to no package (benchmarks, examples, scripts), and what runs leave behind."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import zipfile
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from paw_gym.data import Manifest
 
@@ -24,6 +25,13 @@ def load(place: str) -> ModuleType:
     sys.modules[spec.name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
+
+
+def measured(run: Path) -> list[dict[str, Any]]:
+    """By update, what a run measured that is the same whenever it is computed: no times and no memory."""
+    varying = {"time", "seconds_rollout", "seconds_train", "peak_memory_mb"}
+    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    return [{k: v for k, v in line.items() if k not in varying} for line in lines]
 
 
 def unpinned(manifest: Manifest) -> Manifest:

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from files import measured
 from forked import Ended, Forked, KillAt, run_smoke
 
 pytest.importorskip("torch")
@@ -34,6 +35,7 @@ WORLDS = (
     '{"id":"paw_gym/Sokoban-v0","template":"compact","mode":"conversation","weight":2,'
     '"kwargs":{"size":5,"boxes":1,"max_steps":4,"num_tasks":20}}] rollout.groups=3'
 )
+MIXED = "paw_train.training.environments"
 BRANCHING = "rollout.branching.branches=3 rollout.branching.points=1 algorithm.name=branch_grpo"
 
 
@@ -47,12 +49,9 @@ def _run(
 
 def _record(out: Path) -> tuple[bytes, list[dict[str, object]], object]:
     run = out / "smoke"
-    varying = {"time", "seconds_rollout", "seconds_train", "peak_memory_mb"}
-    lines = (run / "metrics.jsonl").read_text().splitlines()
-    metrics = [{k: v for k, v in json.loads(line).items() if k not in varying} for line in lines]
     weights = (run / "checkpoints" / "latest" / "model" / "model.safetensors").read_bytes()
     result = json.loads((run / "eval_after.json").read_text())
-    return weights, metrics, result["successes"]
+    return weights, measured(run), result["successes"]
 
 
 @pytest.mark.slow
@@ -74,41 +73,26 @@ def test_ten_kills_lose_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_branched_update_that_is_killed_is_repeated_exactly(tmp_path: Path) -> None:
-    def run(name: str, kill_at: KillAt | None = None) -> Ended:
-        return _run(tmp_path / name, kill_at, updates=3, settings=BRANCHING)
-
-    whole = run("whole")
-    assert whole.code == 0, whole.output
-    # each update restores eight branches: the middle of the second, then of the third
-    for target, calls in (("paw_gym.pool:EnvPool:_restore", 11), ("paw_gym.pool:EnvPool:fork", 4)):
-        killed = run("cut", (target, calls))
-        assert killed.code == -signal.SIGKILL, (target, killed.output)
-    assert len((tmp_path / "cut" / "smoke" / "metrics.jsonl").read_text().splitlines()) == 2
-    last = run("cut")
-    assert last.code == 0, last.output
-    assert _record(tmp_path / "cut") == _record(tmp_path / "whole")
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("settings", "targets"),
+    ("settings", "moments"),
     [
+        # each update restores eight branches: the middle of the second, then of the third
+        (BRANCHING, [("paw_gym.pool:EnvPool:_restore", 11), ("paw_gym.pool:EnvPool:fork", 4)]),
         # while the groups of the second update are divided, and while the third is recorded
-        (WORLDS, ("environments:divided", "environments:TrainingEnvironments:metrics")),
+        (WORLDS, [(f"{MIXED}:divided", 1), (f"{MIXED}:TrainingEnvironments:metrics", 1)]),
     ],
 )
-def test_the_tasks_of_a_killed_run_go_on_exactly(
-    tmp_path: Path, settings: str, targets: tuple[str, ...]
+def test_an_update_that_is_killed_is_repeated_exactly(
+    tmp_path: Path, settings: str, moments: list[KillAt]
 ) -> None:
     def run(name: str, kill_at: KillAt | None = None) -> Ended:
         return _run(tmp_path / name, kill_at, updates=3, settings=settings)
 
     whole = run("whole")
     assert whole.code == 0, whole.output
-    for target in targets:
-        killed = run("cut", (f"paw_train.training.{target}", 1))
-        assert killed.code == -signal.SIGKILL, (target, killed.output)
+    for moment in moments:
+        killed = run("cut", moment)
+        assert killed.code == -signal.SIGKILL, (moment, killed.output)
     assert len((tmp_path / "cut" / "smoke" / "metrics.jsonl").read_text().splitlines()) == 2
     last = run("cut")
     assert last.code == 0, last.output

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 import hostile  # noqa: E402
+from files import measured  # noqa: E402
 from trajectories import made_up  # noqa: E402
 
 from paw_gym.pool import EnvPool  # noqa: E402
@@ -220,14 +221,6 @@ def _train(out: Path, env: Any, *more: str) -> Path:
     return train_from_recipe(str(recipe), [*few, *more], quiet=True)
 
 
-_VARYING = {"time", "seconds_rollout", "seconds_train", "peak_memory_mb"}
-
-
-def _metrics(run: Path) -> list[dict[str, Any]]:
-    lines = (run / "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k not in _VARYING} for line in lines]
-
-
 def test_one_environment_is_a_list_of_length_one(tmp_path: Path) -> None:
     short = ["updates=1", "evaluation.every=1"]
     listed = _train(tmp_path / "list", [LAKE], *short)
@@ -239,7 +232,7 @@ def test_one_environment_is_a_list_of_length_one(tmp_path: Path) -> None:
         for run in (listed, single)
     ]
     assert weights[0] == weights[1]
-    (of_list,), (of_group,) = _metrics(listed), _metrics(single)
+    (of_list,), (of_group,) = measured(listed), measured(single)
     assert {k: v for k, v in of_list.items() if "/" not in k} == of_group
     assert of_list["success_rate/lake"] == of_group["success_rate"]
 
@@ -247,7 +240,7 @@ def test_one_environment_is_a_list_of_length_one(tmp_path: Path) -> None:
 def test_a_run_of_two_environments_shows_each(tmp_path: Path) -> None:
     more = ["updates=2", "rollout.groups=3", "env.lake.weight=2", "record.every=1"]
     run = _train(tmp_path, [LAKE, SOKOBAN], *more)
-    first = _metrics(run)[0]
+    first = measured(run)[0]
     assert {"reward_mean/lake", "reward_mean/sokoban", "lambda_mean/lake"} <= set(first)
     played = list(read_jsonl(run / "rollouts" / "000001.jsonl"))
     sizes = {(e.env_id, e.group): 0 for e in played}

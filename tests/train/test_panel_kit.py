@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import json
 import os
@@ -15,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from files import load
 
 from paw_gym.registration import make_text_env
 from paw_train.cli import main
@@ -26,11 +26,7 @@ Row = dict[str, Any]
 
 def loader(kit: Path) -> Any:
     """The kit's own loader, imported as a fork would."""
-    spec = importlib.util.spec_from_file_location("panel_loader", kit / "panel_loader.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.Panel
+    return load(str(kit / "panel_loader.py")).Panel
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from files import measured
 from forked import Forked
 
 torch = pytest.importorskip("torch")
@@ -66,12 +67,6 @@ def _short(out: Path, *settings: str) -> Path:
     return train_from_recipe("smoke", [f"out={out}", *SHORT, *settings], quiet=True)
 
 
-def _metrics(run: Path) -> list[dict[str, Any]]:
-    varying = {"time", "seconds_rollout", "seconds_train", "peak_memory_mb"}
-    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
-    return [{k: v for k, v in line.items() if k not in varying} for line in lines]
-
-
 def _events(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "events.jsonl").open()]
 
@@ -83,7 +78,7 @@ def test_a_finished_run_goes_on_when_updates_grow_as_if_it_had_not_stopped(tmp_p
     _short(tmp_path / "grown", "updates=1")
     assert not (run / "events.jsonl").exists()
     _short(tmp_path / "grown", "updates=3")
-    assert _metrics(run) == _metrics(whole)
+    assert measured(run) == measured(whole)
     weights = "checkpoints/latest/model/model.safetensors"
     assert (run / weights).read_bytes() == (whole / weights).read_bytes()
     assert (run / "eval_after.json").read_bytes() != first
