@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 pytest.importorskip("openenv.core", reason="openenv is not installed")
 
+from files import load
 from openenv.cli._validation import validate_running_environment
 from openenv.core.generic_client import GenericEnvClient
 from openenv.validation import Level, Verdict, run_validation
@@ -67,11 +67,7 @@ def test_a_package_is_valid_and_serves_the_same_episode(
     assert not end.value.code
     report = run_validation(package, max_level=Level.STATIC, skip_build=True)
     assert report.verdict is Verdict.PASS, report.results
-    spec = importlib.util.spec_from_file_location("served_app", package / "server" / "app.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    url = serve(module.app)
+    url = serve(load(str(package / "server" / "app.py")).app)
     checked = validate_running_environment(url)
     assert checked["passed"], checked["summary"]
     env = make_agent_env(ENV, split="valid_seen")

@@ -10,11 +10,11 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from files import load
 
 pytest.importorskip("torch", reason="the extra `train`")
 
@@ -25,7 +25,7 @@ from paw_train.rollouts.chat import ChatFormat
 ENV = "paw_gym/ALFWorld-v0"
 KWARGS = {"split": "valid_seen", "max_steps": 4}
 REAL = importlib.util.find_spec("verl") is not None
-HERE = Path(__file__).resolve().parent
+RECORDED = "tests/adapters/recorded_verl.py"
 
 
 @pytest.fixture(params=["verl" if REAL else "stub of verl"])
@@ -33,12 +33,7 @@ def verl(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """verl's module of agent loops, or its stub."""
     name = "verl.experimental.agent_loop.agent_loop"
     if not REAL:
-        spec = importlib.util.spec_from_file_location("recorded_verl", HERE / "recorded_verl.py")
-        assert spec is not None and spec.loader is not None
-        recorded = importlib.util.module_from_spec(spec)
-        monkeypatch.setitem(sys.modules, "recorded_verl", recorded)
-        spec.loader.exec_module(recorded)
-        for key, module in recorded.modules().items():
+        for key, module in load(RECORDED).modules().items():
             monkeypatch.setitem(sys.modules, key, module)
     monkeypatch.delitem(sys.modules, "paw_train.integrations.verl", raising=False)
     yield importlib.import_module(name)
@@ -204,11 +199,7 @@ async def _run(agent_loop: Any, **columns: Any) -> Any:
 
 @pytest.mark.skipif(not REAL, reason="verl is not installed")
 def test_the_stub_records_what_verl_has(verl: Any) -> None:
-    spec = importlib.util.spec_from_file_location("recorded_verl", HERE / "recorded_verl.py")
-    assert spec is not None and spec.loader is not None
-    recorded = importlib.util.module_from_spec(spec)
-    sys.modules["recorded_verl"] = recorded
-    spec.loader.exec_module(recorded)
+    recorded = load(RECORDED)
     for name in ("AgentLoopOutput", "AgentLoopMetrics"):
         ours, theirs = getattr(recorded, name).model_fields, getattr(verl, name).model_fields
         assert {k: f.default for k, f in ours.items()} == {k: f.default for k, f in theirs.items()}

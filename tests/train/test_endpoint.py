@@ -289,6 +289,3 @@ def test_the_stop_text_is_put_back_where_the_server_left_it_out(
     answer: dict[str, Any], text: str
 ) -> None:
     assert finish_text(answer, ("</action>",))[0] == text
-
-
-# --- spelling ----------------------------------------------------------------------------------------------

@@ -75,6 +75,11 @@ def write_json(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value))
 
 
+def configured(run: Path, **changes: Any) -> None:
+    config = json.loads((run / "config.json").read_text())
+    write_json(run / "config.json", {**config, **changes})
+
+
 def write_lines(path: Path, records: list[dict[str, Any]]) -> None:
     path.write_text("".join(json.dumps(r) + "\n" for r in records))
 
@@ -336,9 +341,7 @@ def test_different_panels_are_not_compared(tmp_path: Path) -> None:
 
 def test_training_tasks_are_not_called_unseen(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
-    config = json.loads((run / "config.json").read_text())
-    config["evaluation"]["split"] = "train"
-    write_json(run / "config.json", config)
+    configured(run, evaluation={"split": "train"})
     assert "Success on 200 games:" in page_of(run).text
 
 
@@ -384,8 +387,7 @@ def test_text_of_a_run_stays_text(tmp_path: Path) -> None:
     failed = episode("task" + HOSTILE, False, 2, HOSTILE)
     failed.error = "Traceback" + HOSTILE
     write_jsonl(run / "episodes_after.jsonl", [failed])
-    config = json.loads((run / "config.json").read_text())
-    write_json(run / "config.json", {**config, "name": HOSTILE, HOSTILE: HOSTILE})
+    configured(run, name=HOSTILE, **{HOSTILE: HOSTILE})
     page = page_of(run)
     assert page.names.count("script") == 1 and "img" not in page.names
     assert "onerror" not in {name for name, _ in page.attributes}
@@ -442,8 +444,7 @@ def test_missing_files_are_named(tmp_path: Path, missing: tuple[str, ...]) -> No
 
 def test_a_run_that_is_still_going(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", updates=12)
-    config = json.loads((run / "config.json").read_text())
-    write_json(run / "config.json", {**config, "updates": 40})
+    configured(run, updates=40)
     (run / "eval_after.json").unlink()
     text = page_of(run).text
     assert "12 of 40 updates are recorded: the run is still going, or it was stopped." in text
@@ -538,8 +539,7 @@ def test_headline_tells_what_does_not_carry_over(
 
 def test_a_runs_note_stands_below_the_headline(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
-    config = json.loads((run / "config.json").read_text())
-    write_json(run / "config.json", {**config, "note": "A plumbing test: not a result."})
+    configured(run, note="A plumbing test: not a result.")
     assert summary_lines(load_run(run))[1] == "A plumbing test: not a result."
     assert "<p>A plumbing test: not a result.</p>" in write_report(run).read_text()
 
@@ -548,6 +548,3 @@ def summary_cells(run: RunData) -> list[tuple[str, ...]]:
     """The texts of the summary's table, by row."""
     columns = [[str(cell) for cell in column.cells] for column in summary_table(run).columns]
     return list(zip(*columns, strict=True))
-
-
-# --- parts -------------------------------------------------------------------------------------------

@@ -198,9 +198,6 @@ def test_no_observation_has_more_than_its_share(
         assert max(more) > max_share * sum(more)
 
 
-# --- predicting -------------------------------------------------------------------------------------
-
-
 # --- RWML ---------------------------------------------------------------------------------------------
 
 
@@ -313,6 +310,3 @@ def test_closed_it_leaves_a_policy_of_narrow_weights_to_the_next(policy: LocalPo
     learner.updater.weights.close()
     narrow.model(torch.tensor([[1, 2, 3]])).logits.float().sum().backward()
     assert all(p.grad is not None for p in narrow.model.parameters())
-
-
-# --- settings -----------------------------------------------------------------------------------------
