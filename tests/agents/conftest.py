@@ -1,14 +1,15 @@
-"""A policy that is a function, and small panels of the registered environments."""
+"""Small panels of the registered environments."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
 
+from scripted import Answers, ScriptedPolicy
 
 from paw_gym import Outcome, Task, register_text_env
 from paw_gym.pool import EnvPool
@@ -17,39 +18,8 @@ from paw_train.agents import make_agent
 from paw_train.agents.examples import ExampleSource
 from paw_train.agents.protocol import Agent
 from paw_train.evaluation import agent_env_maker
-from paw_train.rollouts.policy import Request, Response
 from paw_train.settings import EnvSettings
 from paw_train.settings.rollout import RolloutSettings
-
-Answers = Callable[[Request], str | Exception]
-
-
-class ScriptedPolicy:
-    """Answers by a function of the request; an exception it returns becomes the response's error."""
-
-    chat = None
-    trainable = False
-
-    def __init__(self, answers: Answers) -> None:
-        self.answers = answers
-        self.requests: list[Request] = []
-
-    def session(self, *_: Any) -> ScriptedPolicy:
-        return self
-
-    def respond(self, requests: Sequence[Request]) -> list[Response]:
-        # requests may be changed later by their owner: their messages are kept as they are now
-        self.requests += [
-            Request(r.episode, r.seed, [dict(m) for m in r.messages], r.ids) for r in requests
-        ]
-        return [self._one(request) for request in requests]
-
-    def _one(self, request: Request) -> Response:
-        said = self.answers(request)
-        if isinstance(said, Exception):
-            return Response(error=str(said))
-        prompt = sum(len(m["content"].split()) for m in request.messages)
-        return Response(text=said, usage=(prompt, len(said.split())))
 
 
 def door_tasks(kind: str = "plain") -> list[Task]:
@@ -124,8 +94,3 @@ class Table:
 @pytest.fixture
 def table() -> type[Table]:
     return Table
-
-
-@pytest.fixture
-def scripted() -> type[ScriptedPolicy]:
-    return ScriptedPolicy

@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import hostile  # noqa: E402
+from scripted import ScriptedPolicy  # noqa: E402
 from servers import serve  # noqa: E402
 
 from paw_gym import Outcome, Task, register_text_env  # noqa: E402
@@ -153,9 +154,9 @@ def test_an_environment_without_listed_actions_is_refused() -> None:
         played(POLICY, env, "dev")
 
 
-def test_a_policy_that_cannot_score_is_refused(scripted: Any) -> None:
+def test_a_policy_that_cannot_score_is_refused() -> None:
     with pytest.raises(ValueError, match="no log-probabilities"):
-        make_agent("likelihood", MeteredPolicy(scripted(lambda _: "")))
+        make_agent("likelihood", MeteredPolicy(ScriptedPolicy(lambda _: "")))
 
 
 # --- endpoints ---------------------------------------------------------------------------------------

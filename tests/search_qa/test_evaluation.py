@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
 
 from rich.console import Console
+from scripted import ScriptedPolicy
 
 from paw_train.environments import agent_env_maker
 from paw_train.evaluation import Plan, evaluate_from_args, evaluate_plan, make_panel
 from paw_train.evaluation.terminal import Display
-from paw_train.rollouts.policy import Request, Response
 from paw_train.settings import EnvSettings
 from paw_train.settings.rollout import RolloutSettings
 
@@ -39,19 +37,6 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-class YesMan:
-    """Says yes to every question."""
-
-    chat = None
-    trainable = False
-
-    def session(self, *_: Any) -> YesMan:
-        return self
-
-    def respond(self, requests: Sequence[Request]) -> list[Response]:
-        return [Response(text="<think>.</think><answer>Yes!</answer>") for _ in requests]
-
-
 def _plan(folder: Path, dataset: list[str], seeds: tuple[int, ...] = (0,)) -> Plan:
     kwargs = {"dataset": dataset, "data_dir": str(folder)}
     env = EnvSettings(id="paw_gym/SearchQA-v0", kwargs=kwargs, history_length=None)
@@ -61,7 +46,8 @@ def _plan(folder: Path, dataset: list[str], seeds: tuple[int, ...] = (0,)) -> Pl
 
 @pytest.mark.parametrize("seeds", [(0,), (0, 1)])
 def test_averages_are_those_computed_by_hand(folder: Path, seeds: tuple[int, ...]) -> None:
-    result, _ = evaluate_plan(_plan(folder, list(QUESTIONS), seeds), YesMan(), "yes", records=False)
+    yes_man = ScriptedPolicy(lambda _: "<think>.</think><answer>Yes!</answer>")
+    result, _ = evaluate_plan(_plan(folder, list(QUESTIONS), seeds), yes_man, "yes", records=False)
     assert {k: (v["n"], v["success_rate"]) for k, v in result["by_type"].items()} == {
         name: (count, yes / count) for name, (yes, count) in QUESTIONS.items()
     }

@@ -19,6 +19,7 @@ import pytest
 pytest.importorskip("torch")
 
 from files import load
+from scripted import ScriptedPolicy
 
 from paw_gym import Outcome, Task, make_agent_env, register_text_env
 from paw_gym.envs.alfworld.games import find_root
@@ -39,7 +40,7 @@ from paw_train.evaluation.panels import Panel, panel_title
 from paw_train.evaluation.runner import environment_seeds, evaluation_key, prepare
 from paw_train.evaluation.summary import summarise
 from paw_train.evaluation.terminal import result_lines
-from paw_train.rollouts.policy import Request, Response
+from paw_train.rollouts.policy import Request
 from paw_train.settings import EnvSettings
 from paw_train.settings.rollout import RolloutSettings
 
@@ -48,36 +49,24 @@ LEADERBOARD = load("scripts/leaderboard.py")
 ENV = EnvSettings(kwargs={"max_steps": 3, "num_tasks": 40})
 
 
-class Scripted:
+class Scripted(ScriptedPolicy):
     """Takes an action that the prompt lists, drawn by the request's seed.
 
     Args:
         stop_after: interrupts as Ctrl-C does once so many answers were given.
-        fails: requests whose number it divides have no answer.
     """
 
-    chat = None
-    trainable = False
+    def __init__(self, stop_after: int | None = None) -> None:
+        super().__init__(self._drawn)
+        self.stop_after, self.given = stop_after, 0
 
-    def __init__(self, stop_after: int | None = None, fails: int | None = None) -> None:
-        self.stop_after, self.fails, self.given = stop_after, fails, 0
-
-    def session(self, *_: Any) -> Scripted:
-        return self
-
-    def respond(self, requests: Sequence[Request]) -> list[Response]:
-        return [self._one(request) for request in requests]
-
-    def _one(self, request: Request) -> Response:
+    def _drawn(self, request: Request) -> str:
         if self.given == self.stop_after:
             raise KeyboardInterrupt
         self.given += 1
-        if self.fails and self.given % self.fails == 0:
-            return Response(error="no answer")
         prompt = request.messages[-1]["content"]
         actions = re.findall(r"^(?:go to|open|take) .*$", prompt, re.MULTILINE) or ["look"]
-        text = f"<think>hm</think><action>{actions[request.seed % len(actions)]}</action>"
-        return Response(text=text, usage=(len(prompt), len(text)))
+        return f"<think>hm</think><action>{actions[request.seed % len(actions)]}</action>"
 
 
 def make_plan(

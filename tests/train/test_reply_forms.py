@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -18,6 +18,7 @@ pytest.importorskip("openai")
 
 import fork  # noqa: E402
 from hostile import byte_tokenizer  # noqa: E402
+from scripted import ScriptedPolicy  # noqa: E402
 
 from paw_gym import PromptTemplate, make_agent_env  # noqa: E402
 from paw_gym.internals.replies import read_chat, split_thought  # noqa: E402
@@ -284,21 +285,6 @@ def test_an_environment_reads_a_whole_response_so_too(name: str) -> None:
     assert transition.action_is_valid == bool(form.thought and form.action)
 
 
-class Scripted:
-    """Gives one response, whatever it is asked."""
-
-    chat, trainable = None, False
-
-    def __init__(self, response: Response) -> None:
-        self.response = response
-
-    def session(self, *_: Any) -> Scripted:
-        return self
-
-    def respond(self, requests: Sequence[Request]) -> list[Response]:
-        return [replace(self.response) for _ in requests]
-
-
 PLAYERS: dict[str, tuple[str, dict[str, Any]]] = {
     "policy": ("tags", {}), "plain": ("tags", {}), "cot": ("tags", {}), "react": ("tags", {"examples": 0}),
     "self_consistency": ("tags", {"samples": 2}), "best_of_n": ("tags", {"n": 2}),
@@ -329,7 +315,7 @@ def test_every_agent_takes_that_action(agent: str, every: Callable[[str], Respon
             probe = make_agent_env(
                 fork.ENV, template="search" if writing == "searches" else "generic"
             )
-            policy = MeteredPolicy(Scripted(response))
+            policy = MeteredPolicy(ScriptedPolicy(lambda _, given=response: replace(given)))
             made = make_agent(agent, policy, None, settings)
             interface = made.interface(probe.template)
             policy.form = ActionForm(interface.get("template", probe.template))
