@@ -88,43 +88,40 @@ class RemoteRetriever(CheckedRetriever):
         payload: dict[str, Any] = {"queries": list(queries), "top_k": top_k}
         if contexts is not None and self.wants_contexts:
             payload["contexts"] = [asdict(context) for context in contexts]
-        answer = self._ask("/v1/search", payload)
-        try:
-            results = answer["results"]
-            self._require_pairs(len(results), len(queries))
-            return [
-                [Hit(h["id"], h["contents"], float(h["score"])) for h in result["hits"]]
-                for result in results
-            ]
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise self._unreadable(error) from error
+
+        def hits(result: Any) -> list[Hit]:
+            return [Hit(h["id"], h["contents"], float(h["score"])) for h in result["hits"]]
+
+        return self._results("/v1/search", payload, "results", hits)
 
     def _plain(self, queries: Sequence[str], top_k: int) -> list[list[Hit]]:
         payload = {"queries": list(queries), "topk": top_k, "return_scores": True}
-        answer = self._ask("/retrieve", payload)
-        try:
-            results = answer["result"]
-            self._require_pairs(len(results), len(queries))
-            return [[_plain_hit(entry) for entry in result[:top_k]] for result in results]
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise self._unreadable(error) from error
 
-    def _ask(self, path: str, payload: Mapping[str, Any]) -> Any:
+        def hits(result: Any) -> list[Hit]:
+            return [_plain_hit(entry) for entry in result[:top_k]]
+
+        return self._results("/retrieve", payload, "result", hits)
+
+    def _results(
+        self, path: str, payload: Mapping[str, Any], key: str, hits: Callable[[Any], list[Hit]]
+    ) -> list[list[Hit]]:
+        """Of each query that is asked there, what ``hits`` reads from its entry under ``key``."""
         try:
-            return self.client.ask("POST", path, payload)
+            answer = self.client.ask("POST", path, payload)
         except HttpError as error:
             raise RetrieverError(str(error)) from error
-
-    def _require_pairs(self, results: int, queries: int) -> None:
-        if results != queries:
+        try:
+            found = [hits(result) for result in answer[key]]
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RetrieverError(
-                f"{self.client.url} answered {queries} queries with {results} results."
+                f"{self.client.url} answered in an unknown form ({type(error).__name__}: {error})."
+            ) from error
+        asked = len(payload["queries"])
+        if len(found) != asked:
+            raise RetrieverError(
+                f"{self.client.url} answered {asked} queries with {len(found)} results."
             )
-
-    def _unreadable(self, error: Exception) -> RetrieverError:
-        return RetrieverError(
-            f"{self.client.url} answered in an unknown form ({type(error).__name__}: {error})."
-        )
+        return found
 
 
 def _plain_hit(entry: Mapping[str, Any]) -> Hit:
