@@ -38,13 +38,13 @@ def test_a_purchase_by_mouse_and_keyboard(serve: Any, browser: Any, tmp_path: Pa
     browser.click("#task_id")
     browser.type(task_id)
     browser.screenshot(shots / "1-home.png")
-    browser.press_enter()
+    browser.key("Enter")
     # the search field has the focus: typing needs no click
     browser.wait_for("document.activeElement && document.activeElement.id === 'search_input'")
     instruction = browser.run("document.querySelector('#instruction').textContent")
     browser.screenshot(shots / "2-search.png")
     browser.type(words)
-    browser.press_enter()
+    browser.key("Enter")
     browser.wait_for("document.querySelectorAll('.item').length > 0")
     results = browser.run("location.href")
     browser.screenshot(shots / "3-results.png")
@@ -65,7 +65,7 @@ def test_a_purchase_by_mouse_and_keyboard(serve: Any, browser: Any, tmp_path: Pa
     browser.click("#by-mouse")
     browser.wait_for(f"{checked}.includes({first!r})")
     browser.run(f"{chip(second)}.focus()")
-    browser.press_enter()  # by keyboard
+    browser.key("Enter")  # by keyboard
     browser.wait_for(f"{checked}.length === 2")
     browser.reload()
     assert sorted(browser.run(checked)) == sorted([first, second])
@@ -112,7 +112,7 @@ def test_nothing_comes_from_elsewhere_and_scripts_stay_out(
     browser.click("#start")
     browser.wait_for("document.activeElement && document.activeElement.id === 'search_input'")
     browser.type("<script>document.title='hacked'</script> shirt")
-    browser.press_enter()
+    browser.key("Enter")
     browser.wait_for("document.querySelectorAll('.item').length > 0")
     browser.click(".item a")
     browser.wait_for("document.querySelector('#buy') !== null")

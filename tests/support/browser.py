@@ -19,6 +19,8 @@ CHROMIUM = next((path for n in ("chromium", "google-chrome") if (path := shutil.
 PAINTED = "performance.getEntriesByName('first-contentful-paint').length > 0"
 """until then the browser drops what is typed and clicked"""
 
+_CODES = {"Enter": 13, "Escape": 27, "ArrowDown": 40, "ArrowUp": 38, "PageDown": 34, "End": 35}
+
 
 class Browser:
     """Headless Chromium, driven over a pipe by the DevTools protocol: real keys and mouse clicks."""
@@ -138,11 +140,14 @@ class Browser:
         for character in text:
             self._call("Input.dispatchKeyEvent", type="char", text=character)
 
-    def press_enter(self) -> None:
+    def key(self, key: str, times: int = 1) -> None:
+        """Presses and lets go of a key."""
         self.wait_for(PAINTED)
-        enter = {"key": "Enter", "windowsVirtualKeyCode": 13}
-        self._call("Input.dispatchKeyEvent", type="keyDown", text="\r", **enter)
-        self._call("Input.dispatchKeyEvent", type="keyUp", **enter)
+        text = {"text": key} if len(key) == 1 else {"text": "\r"} if key == "Enter" else {}
+        common = {"key": key, "windowsVirtualKeyCode": _CODES.get(key, ord(key[0].upper()))}
+        for _ in range(times):
+            self._call("Input.dispatchKeyEvent", type="keyDown", **text, **common)
+            self._call("Input.dispatchKeyEvent", type="keyUp", **common)
 
     def back(self) -> None:
         self.run("history.back()")

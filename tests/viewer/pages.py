@@ -1,10 +1,9 @@
-"""Headless Chromium on the viewer: the driver of the WebShop's browser tests, with keys and themes."""
+"""Headless Chromium on the viewer: the driver of the WebShop's browser tests, with themes, the wheel and drags."""
 
 from __future__ import annotations
 
-from browser import PAINTED, Browser
+from browser import Browser
 
-_CODES = {"Enter": 13, "Escape": 27, "ArrowDown": 40, "ArrowUp": 38, "PageDown": 34, "End": 35}
 _WATCH = """
 window.problems = [];
 addEventListener("error", (e) => problems.push(`${e.message} ${e.filename}:${e.lineno}`));
@@ -24,15 +23,6 @@ class Pages(Browser):
     def problems(self) -> list[str]:
         """What went wrong on the page so far."""
         return list(self.run("window.problems"))
-
-    def key(self, key: str, times: int = 1) -> None:
-        """Presses and lets go of a key."""
-        self.wait_for(PAINTED)
-        text = {"text": key} if len(key) == 1 else {"text": "\r"} if key == "Enter" else {}
-        common = {"key": key, "windowsVirtualKeyCode": _CODES.get(key, ord(key[0].upper()))}
-        for _ in range(times):
-            self._call("Input.dispatchKeyEvent", type="keyDown", **text, **common)
-            self._call("Input.dispatchKeyEvent", type="keyUp", **common)
 
     def theme(self, name: str) -> None:
         """What the system prefers: ``light`` or ``dark``."""
