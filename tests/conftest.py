@@ -95,11 +95,17 @@ def official_shop(shared_data: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def alfworld_data(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Real ALFWorld games in the official layout, unpacked once a run: the folder of json_2.1.1."""
+def alfworld_archive(shared_data: Path) -> Path:
+    """Real ALFWorld games in the official layout."""
     archives = sorted((shared_data / "alfworld").glob("*.tar.xz"))
     if not archives:
         pytest.skip(f"no ALFWorld archive in {shared_data / 'alfworld'} (set PAW_SHARED_DATA)")
+    return archives[0]
+
+
+@pytest.fixture(scope="session")
+def alfworld_data(alfworld_archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The archive, unpacked once a run: the folder of json_2.1.1."""
     base = tmp_path_factory.getbasetemp()
     # the workers of pytest-xdist share the parent of their folders
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "alfworld-data"
@@ -107,7 +113,7 @@ def alfworld_data(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -
     with open(folder / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / ".unpacked").exists():
-            with tarfile.open(archives[0]) as archive:
+            with tarfile.open(alfworld_archive) as archive:
                 archive.extractall(folder, filter="data")
             (folder / ".unpacked").touch()
     return folder

@@ -1,7 +1,6 @@
 """The experts: the planner wins from anywhere, the sweep wins by the text and can be copied."""
 
 import json
-import os
 import random
 import re
 import tarfile
@@ -151,14 +150,8 @@ def test_another_wording_is_refused() -> None:
         SweepExpert().reset("You see a shelf 1.\n\nYour task is to: wash the dishes.")
 
 
-def official_games(count: int) -> Iterator[CompiledGame]:
-    shared = Path(
-        os.environ.get("PAW_SHARED_DATA") or Path(__file__).parents[3] / "shared" / "data"
-    )
-    archives = sorted((shared / "alfworld").glob("*.tar.xz"))
-    if not archives:
-        pytest.skip(f"no ALFWorld archive in {shared / 'alfworld'} (set PAW_SHARED_DATA)")
-    with tarfile.open(archives[0]) as tar:
+def official_games(archive: Path, count: int) -> Iterator[CompiledGame]:
+    with tarfile.open(archive) as tar:
         for member in tar:
             name, file = member.name, None
             if name.endswith("game.tw-pddl") and "movable" not in name and "Sliced" not in name:
@@ -171,9 +164,9 @@ def official_games(count: int) -> Iterator[CompiledGame]:
                 return
 
 
-def test_both_experts_win_official_games() -> None:
+def test_both_experts_win_official_games(alfworld_archive: Path) -> None:
     swept = []
-    for game in official_games(120):
+    for game in official_games(alfworld_archive, 120):
         engine = NativeEngine(game)
         for command in solve(NativeEngine(game)):
             engine.step(command)

@@ -1,8 +1,8 @@
 """The original engine behind our interface, and ours against it."""
 
-import os
 import random
 import sys
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,15 +29,9 @@ TinyGame = Callable[..., dict[str, Any]]
 GAMES = 2
 
 
-def real_games(count: int, seed: int) -> list[bytes]:
-    """Some solvable games of the shared archive, unpacked in memory."""
-    import tarfile
-
-    shared = os.environ.get("PAW_SHARED_DATA") or Path(__file__).parents[3] / "shared" / "data"
-    archives = sorted(Path(shared, "alfworld").glob("*.tar.xz"))
-    if not archives:
-        pytest.skip(f"no ALFWorld archive in {shared}/alfworld (set PAW_SHARED_DATA)")
-    with tarfile.open(archives[0]) as tar:
+def real_games(archive: Path, count: int, seed: int) -> list[bytes]:
+    """Some solvable games of an archive, unpacked in memory."""
+    with tarfile.open(archive) as tar:
         games = [member for member in tar.getmembers() if member.name.endswith("game.tw-pddl")]
         games.sort(key=lambda member: member.name)
         random.Random(seed).shuffle(games)
@@ -72,11 +66,11 @@ def test_both_engines_agree_in_the_room_with_all_corners(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("original_engine")
-def test_both_engines_agree_on_real_games() -> None:
+def test_both_engines_agree_on_real_games(alfworld_archive: Path) -> None:
     """All of them: benchmarks/alfworld_parity.py."""
     texts = engine_texts()
     newer = texts["domain_move"], texts["grammar_move"]
-    for number, text in enumerate(real_games(GAMES, seed=1)):
+    for number, text in enumerate(real_games(alfworld_archive, GAMES, seed=1)):
         older = parse_game(text, "game")
         for data in (older, with_newer_grammar(older, *newer)):
             game = CompiledGame.from_json(data)

@@ -1,4 +1,4 @@
-"""Headless Chromium on the viewer: the driver of the WebShop's browser tests, with themes, the wheel and drags."""
+"""Headless Chromium on the viewer: the driver of the WebShop's browser tests, with themes and the wheel."""
 
 from __future__ import annotations
 
