@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_iter
 
 from paw_train.losses import lm_head_logprobs
 from paw_train.losses.lm_head_logprobs import TokenScorer, logits_scores
-from paw_train.policies.local.policy import enable_recomputation, recomputed
+from paw_train.policies.local.loading import enable_recomputation, recomputed
 from paw_train.training.memory import KNOWN, LOGITS_AT_A_TIME, ModelShape
 
 GIB = 2**30

@@ -8,5 +8,8 @@ goes from iterator to file: no data set is held in memory.
 from __future__ import annotations
 
 from paw_gym.export.sources import PARTS, episode_files, read_episodes
+from paw_gym.internals.registry import import_modules
 
 __all__ = ["PARTS", "episode_files", "read_episodes"]
+
+import_modules(__name__)

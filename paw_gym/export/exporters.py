@@ -113,16 +113,7 @@ class Exporter:
     """the line of Python that reads it; ``{path!r}`` stands for what was written"""
 
 
-EXPORTERS: Registry[Exporter] = Registry(
-    "form",
-    "paw_gym.exporters",
-    {
-        "datasets": "paw_gym.export.hub:EXPORTER",
-        "jsonl": "paw_gym.export.exporters:JSONL",
-        "minari": "paw_gym.export.minari_form:EXPORTER",
-        "parquet": "paw_gym.export.exporters:PARQUET",
-    },
-)
+EXPORTERS: Registry[Exporter] = Registry("form", "paw_gym.exporters")
 """the forms by name; add yours with ``EXPORTERS.add(name, Exporter(...))``"""
 
 
@@ -142,8 +133,11 @@ def _one_file(write: Callable[[Path, Iterable[Episode]], Any]) -> Write:
     return write_file
 
 
-JSONL = Exporter(_one_file(write_jsonl), "paw_gym.transition.read_jsonl({path!r})")
-PARQUET = Exporter(
-    _one_file(lambda out, episodes: write_parquet(out, with_clean_texts(episodes))),
-    "datasets.load_dataset('parquet', data_files={path!r}, split='train')",
+EXPORTERS.add("jsonl", Exporter(_one_file(write_jsonl), "paw_gym.transition.read_jsonl({path!r})"))
+EXPORTERS.add(
+    "parquet",
+    Exporter(
+        _one_file(lambda out, episodes: write_parquet(out, with_clean_texts(episodes))),
+        "datasets.load_dataset('parquet', data_files={path!r}, split='train')",
+    ),
 )

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from paw_gym.export.exporters import (
+    EXPORTERS,
     Exporter,
     Tally,
     require_absent,
@@ -119,4 +120,6 @@ Written by [PaW-Gym](https://pypi.org/project/paw-gym/); `paw export` turns it b
 """
 
 
-EXPORTER = Exporter(write_hub_dataset, "datasets.load_dataset({path!r}, split='train')")
+EXPORTERS.add(
+    "datasets", Exporter(write_hub_dataset, "datasets.load_dataset({path!r}, split='train')")
+)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from paw_gym.export.exporters import Exporter, Tally, require_absent, with_clean_texts
+from paw_gym.export.exporters import EXPORTERS, Exporter, Tally, require_absent, with_clean_texts
 from paw_gym.internals.files import new_folder
 from paw_gym.transition import Episode, Transition
 
@@ -249,4 +249,4 @@ def _transition(
     )
 
 
-EXPORTER = Exporter(write_minari, "minari.MinariDataset({path!r} + '/data')")
+EXPORTERS.add("minari", Exporter(write_minari, "minari.MinariDataset({path!r} + '/data')"))

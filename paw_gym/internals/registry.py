@@ -1,7 +1,7 @@
 """Named things that other packages can add to: retrievers, exporters, advantage estimators, losses, panels.
 
-One is added by a decorator where its module is imported anyway, or by an entry point of an installed
-package, which is loaded when somebody asks for its name:
+One is added by a decorator in a module that is imported anyway (``import_modules`` imports those of a
+folder), or by an entry point of an installed package, which is loaded when somebody asks for its name:
 
 ```toml
 [project.entry-points."paw_train.advantage_estimators"]
@@ -12,7 +12,8 @@ my_estimator = "my_package.estimators:my_estimator"
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+import pkgutil
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from typing import Generic, TypeVar
 
@@ -28,18 +29,16 @@ class Registry(Generic[T]):
     Args:
         kind: what they are, for messages: ``retriever``.
         group: entry-point group in which other packages announce theirs.
-        places: the project's own by name, as ``module:attribute``; imported when asked for.
     """
 
-    def __init__(self, kind: str, group: str, places: Mapping[str, str] | None = None) -> None:
+    def __init__(self, kind: str, group: str) -> None:
         self.kind, self.group = kind, group
-        self._places = dict(places or {})
         self._loaded: dict[str, T] = {}
 
     def add(self, name: str, value: T) -> T:
         """Adds one by name and returns it."""
         known = self._loaded.get(name)
-        if (known is not None and not _same(known, value)) or name in self._places:
+        if known is not None and not _same(known, value):
             raise ValueError(
                 f"There is a {self.kind} {name!r} already; give this one another name."
             )
@@ -56,14 +55,14 @@ class Registry(Generic[T]):
         return decorate
 
     def __contains__(self, name: object) -> bool:
-        return name in self._loaded or name in self._places or name in self._announced()
+        return name in self._loaded or name in self._announced()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names())
 
     def names(self) -> list[str]:
-        """Every name there is, sorted; nothing is imported for it."""
-        return sorted({*self._loaded, *self._places, *self._announced()})
+        """Every name there is, sorted; other packages are not imported for it."""
+        return sorted({*self._loaded, *self._announced()})
 
     def get(self, name: str) -> T | None:
         """The object of a name, or ``None``."""
@@ -76,10 +75,6 @@ class Registry(Generic[T]):
     def __getitem__(self, name: str) -> T:
         """The object of a name."""
         if name in self._loaded:
-            return self._loaded[name]
-        if name in self._places:
-            module, _, attribute = self._places[name].partition(":")
-            self._loaded[name] = getattr(importlib.import_module(module), attribute)
             return self._loaded[name]
         announced = self._announced()
         if name not in announced:
@@ -110,3 +105,9 @@ def _same(known: object, value: object) -> bool:
         (getattr(x, "__module__", None), getattr(x, "__qualname__", None)) for x in (known, value)
     ]
     return known is value or (places[0] == places[1] and None not in places[0])
+
+
+def import_modules(package: str) -> None:
+    """Imports the modules of a package's folder, so that each adds what it has to a registry."""
+    for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
+        importlib.import_module(f"{package}.{module.name}")

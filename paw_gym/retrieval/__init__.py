@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from paw_gym.internals.registry import import_modules
 from paw_gym.retrieval.base import Hit, Passage, Retriever, RetrieverError, SearchContext
 from paw_gym.retrieval.bm25 import BM25Retriever
 from paw_gym.retrieval.corpus import Corpus, CorpusError
@@ -34,3 +35,5 @@ __all__ = [
     "make_retriever",
     "retriever_names",
 ]
+
+import_modules(__name__)

@@ -24,6 +24,7 @@ from paw_gym.retrieval.analysis import analyze
 from paw_gym.retrieval.base import check_top_k
 from paw_gym.retrieval.bm25_index import BM25Index, build_index, decoded_lengths
 from paw_gym.retrieval.corpus import Corpus, CorpusRetriever, CorpusSource
+from paw_gym.retrieval.factory import RETRIEVERS
 from paw_gym.retrieval.index_files import Progress
 
 COMPILED_FROM = 50_000
@@ -33,6 +34,7 @@ Ranked = tuple[np.ndarray, np.ndarray]
 """positions [k] int64 and scores [k] float32, best first, ties by position"""
 
 
+@RETRIEVERS.register("bm25")
 class BM25Retriever(CorpusRetriever):
     """Finds passages by BM25 as Lucene and Anserini do: same terms, same scores, ties by position.
 

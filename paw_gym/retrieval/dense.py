@@ -14,6 +14,7 @@ from paw_gym.internals.files import write_json
 from paw_gym.retrieval.base import Contexts, Hit
 from paw_gym.retrieval.corpus import Corpus, CorpusRetriever, CorpusSource
 from paw_gym.retrieval.encoders import Encoder, make_encoder
+from paw_gym.retrieval.factory import RETRIEVERS
 from paw_gym.retrieval.index_files import (
     DamagedIndexError,
     IndexMismatchError,
@@ -42,6 +43,7 @@ LARGEST_FILE = 2**26
 """bytes of a corpus file that surely holds more passages than that"""
 
 
+@RETRIEVERS.register("e5")
 class DenseRetriever(CorpusRetriever):
     """Finds passages whose vectors are nearest to the query's; equal scores come in FAISS's order.
 

@@ -11,18 +11,7 @@ from paw_gym.internals.naming import did_you_mean
 from paw_gym.internals.registry import Registry
 from paw_gym.retrieval.base import Retriever
 
-RETRIEVERS: Registry[Callable[..., Retriever]] = Registry(
-    "retriever",
-    "paw_gym.retrievers",
-    {
-        "bm25": "paw_gym.retrieval.bm25:BM25Retriever",
-        "e5": "paw_gym.retrieval.dense:DenseRetriever",
-        "hybrid": "paw_gym.retrieval.fusion:make_hybrid",
-        "lucene": "paw_gym.retrieval.lucene:LuceneRetriever",
-        "remote": "paw_gym.retrieval.remote:RemoteRetriever",
-        "simulated": "paw_gym.retrieval.simulated:SimulatedRetriever",
-    },
-)
+RETRIEVERS: Registry[Callable[..., Retriever]] = Registry("retriever", "paw_gym.retrievers")
 """what makes a retriever, by name: a class or a function; add yours with ``RETRIEVERS.register``"""
 
 _ADDRESS = ("http://", "https://")

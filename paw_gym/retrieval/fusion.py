@@ -14,6 +14,7 @@ from paw_gym.retrieval.base import (
     wants_contexts,
 )
 from paw_gym.retrieval.corpus import Corpus, CorpusSource
+from paw_gym.retrieval.factory import RETRIEVERS, make_retriever
 
 
 class HybridRetriever(CheckedRetriever):
@@ -70,6 +71,7 @@ class HybridRetriever(CheckedRetriever):
         return [Hit(i, hits[i].contents, sums[i]) for i in best]
 
 
+@RETRIEVERS.register("hybrid")
 def make_hybrid(
     corpus: CorpusSource,
     parts: Sequence[str] = ("bm25", "e5"),
@@ -83,7 +85,6 @@ def make_hybrid(
         settings: more arguments of each, by name, such as ``{"e5": {"index": "DIR"}}``.
     """
     from paw_gym.internals.naming import did_you_mean
-    from paw_gym.retrieval.factory import make_retriever
 
     chosen = dict(settings or {})
     for name in chosen:

@@ -19,6 +19,7 @@ from paw_gym.internals.files import new_folder
 from paw_gym.internals.printable import encodable
 from paw_gym.retrieval.base import need
 from paw_gym.retrieval.corpus import Corpus, CorpusRetriever, CorpusSource, Ranked
+from paw_gym.retrieval.factory import RETRIEVERS
 from paw_gym.retrieval.index_files import IndexMismatchError
 
 _NOTE = "paw_corpus.json"
@@ -26,6 +27,7 @@ _MOST_TERMS = 2**31 - 1
 _START = threading.Lock()
 
 
+@RETRIEVERS.register("lucene")
 class LuceneRetriever(CorpusRetriever):
     """BM25 by Lucene through Anserini, for comparison and for indices that exist already.
 

@@ -18,8 +18,10 @@ from paw_gym.retrieval.base import (
     RetrieverError,
     settings_digest,
 )
+from paw_gym.retrieval.factory import RETRIEVERS
 
 
+@RETRIEVERS.register("remote")
 class RemoteRetriever(CheckedRetriever):
     """Asks a retrieval server.
 

@@ -27,6 +27,7 @@ from paw_gym.retrieval.base import (
     SearchContext,
     settings_digest,
 )
+from paw_gym.retrieval.factory import RETRIEVERS
 
 WRITERS = ("model", "script")
 USEFUL = (
@@ -161,6 +162,7 @@ class ScriptWriter:
         return {"writer": "script"}
 
 
+@RETRIEVERS.register("simulated")
 class SimulatedRetriever(CheckedRetriever):
     """Asks a language model to write what a search might return.
 

@@ -1,6 +1,7 @@
 """Agents to compare with: prompting methods, and the ends of the scale; one file a method.
 
-Another package names its class under the entry-point group ``paw_train.agents``, by the agent's name.
+A file of this folder registers its agents; another package names its class under the entry-point group
+``paw_train.agents``, by the agent's name.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from paw_gym.internals.registry import Registry
-from paw_train.agents.protocol import Agent, Answer, Responder, TurnAgent, View
+from paw_gym.internals.registry import import_modules
+from paw_train.agents.protocol import AGENTS, Agent, Answer, Responder, TurnAgent, View
 from paw_train.rollouts.policy import Policy
 from paw_train.settings.rollout import RolloutSettings
 
@@ -25,27 +26,7 @@ __all__ = [
     "make_agent",
 ]
 
-_HERE = "paw_train.agents"
-AGENTS: Registry[type[Agent]] = Registry(
-    "agent",
-    "paw_train.agents",
-    {
-        "best_of_n": f"{_HERE}.best_of_n:BestOfNAgent",
-        "cot": f"{_HERE}.direct:ChainOfThoughtAgent",
-        "expert": f"{_HERE}.direct:ExpertAgent",
-        "likelihood": f"{_HERE}.likelihood:LikelihoodAgent",
-        "plain": f"{_HERE}.direct:PlainAgent",
-        "policy": f"{_HERE}.direct:PolicyAgent",
-        "random": f"{_HERE}.direct:RandomAgent",
-        "react": f"{_HERE}.react:ReactAgent",
-        "react_paper": f"{_HERE}.react_paper:ReactPaperAgent",
-        "reflexion": f"{_HERE}.reflexion:ReflexionAgent",
-        "reflexion_paper": f"{_HERE}.reflexion_paper:ReflexionPaperAgent",
-        "search_r1": f"{_HERE}.search_r1:SearchR1Agent",
-        "self_consistency": f"{_HERE}.self_consistency:SelfConsistencyAgent",
-    },
-)
-"""the agents by name; add yours with ``AGENTS.register``"""
+import_modules(__name__)
 
 
 def agent_class(name: str) -> type[Agent]:

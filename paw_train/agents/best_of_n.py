@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from paw_gym.pool import EnvPool
 from paw_gym.transition import Episode
 from paw_train.agents.direct import PolicyAgent
-from paw_train.agents.protocol import Done, note
+from paw_train.agents.protocol import AGENTS, Done, note
 from paw_train.settings.base import Group, Positive
 
 
@@ -18,6 +18,7 @@ class BestOfNSettings(Group):
     """episodes of each task"""
 
 
+@AGENTS.register("best_of_n")
 class BestOfNAgent(PolicyAgent):
     """Runs n episodes of each task and keeps the one with the highest score.
 

@@ -12,11 +12,12 @@ from paw_gym.pool import EnvPool
 from paw_gym.prompts import PromptTemplate
 from paw_gym.transition import Episode
 from paw_train.agents.dialogue import ShorteningPolicy
-from paw_train.agents.protocol import Agent, Answer, Done, Responder, TurnAgent, View, note
+from paw_train.agents.protocol import AGENTS, Agent, Answer, Done, Responder, TurnAgent, View, note
 from paw_train.rollouts.policy import response_seed
 from paw_train.rollouts.rollout import rollout
 
 
+@AGENTS.register("policy")
 class PolicyAgent(Agent):
     """The policy as it is trained here: the configured prompt and mode, one response a step."""
 
@@ -55,6 +56,7 @@ class PolicyAgent(Agent):
         report()
 
 
+@AGENTS.register("plain")
 class PlainAgent(PolicyAgent):
     """Plain prompting: the environment's prompt asks for the action alone."""
 
@@ -64,6 +66,7 @@ class PlainAgent(PolicyAgent):
         return {"template": template.without_reasoning()}
 
 
+@AGENTS.register("cot")
 class ChainOfThoughtAgent(PolicyAgent):
     """Chain of thought: the environment's prompt asks to reason first, then to act.
 
@@ -88,6 +91,7 @@ def require_reasoning(template: PromptTemplate, agent: str) -> None:
 # --- the ends of the scale -----------------------------------------------------------------------------
 
 
+@AGENTS.register("expert")
 class ExpertAgent(TurnAgent):
     """The environment's own expert: what can be reached."""
 
@@ -111,6 +115,7 @@ class ExpertAgent(TurnAgent):
         return lambda views: [answer(view) for view in views]
 
 
+@AGENTS.register("random")
 class RandomAgent(TurnAgent):
     """Uniform over the admissible actions; where none are listed, random words of the instruction."""
 

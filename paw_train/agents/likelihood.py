@@ -17,7 +17,7 @@ from paw_gym.internals.replies import fill_blank
 from paw_gym.prompts import PromptTemplate
 from paw_train.agents.dialogue import Dialogues
 from paw_train.agents.examples import ExampleSource
-from paw_train.agents.protocol import Answer, Responder, TurnAgent, View
+from paw_train.agents.protocol import AGENTS, Answer, Responder, TurnAgent, View
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import Response, ScoreRequest, Scores, ScoringSession
 from paw_train.settings.base import Group
@@ -48,6 +48,7 @@ class LikelihoodSettings(Group):
     and actions that lists no actions, which is the fastest"""
 
 
+@AGENTS.register("likelihood")
 class LikelihoodAgent(TurnAgent):
     """Takes the admissible action with the highest log-probability per token, always.
 

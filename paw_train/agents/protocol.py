@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from paw_gym.internals.registry import Registry
 from paw_gym.pool import EnvPool, Slot
 from paw_gym.prompts import PromptTemplate
 from paw_gym.transition import Episode
@@ -239,3 +240,7 @@ def note(episode: Episode, **values: Any) -> None:
     """Adds values to ``info["agent"]`` of an episode's last step."""
     if values and episode.transitions:
         episode.transitions[-1].info.setdefault("agent", {}).update(values)
+
+
+AGENTS: Registry[type[Agent]] = Registry("agent", "paw_train.agents")
+"""the agents by name; add yours with ``AGENTS.register``"""

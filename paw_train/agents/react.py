@@ -14,7 +14,7 @@ from paw_gym.prompts import PromptTemplate, fill
 from paw_train.agents.dialogue import Dialogues
 from paw_train.agents.direct import require_reasoning
 from paw_train.agents.examples import ExampleSource, write_examples
-from paw_train.agents.protocol import Answer, Responder, TurnAgent, View
+from paw_train.agents.protocol import AGENTS, Answer, Responder, TurnAgent, View
 from paw_train.rollouts.policy import Response, response_seed
 from paw_train.settings.base import Count, Group
 
@@ -42,6 +42,7 @@ class ReactSettings(Group):
     """longer observations and instructions in examples are shortened in the middle"""
 
 
+@AGENTS.register("react")
 class ReactAgent(TurnAgent):
     """Thinks, acts and observes in one dialogue that keeps all thoughts, with few-shot examples."""
 

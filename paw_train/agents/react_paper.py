@@ -24,7 +24,7 @@ from paw_train.agents.paper_forms import (
     Lookup,
     form_for,
 )
-from paw_train.agents.protocol import Answer, Responder, TurnAgent, View
+from paw_train.agents.protocol import AGENTS, Answer, Responder, TurnAgent, View
 from paw_train.rollouts.policy import Response, response_seed
 from paw_train.settings.base import Count, Group, Positive
 
@@ -53,6 +53,7 @@ class ReactPaperSettings(Group):
     environment's actions"""
 
 
+@AGENTS.register("react_paper")
 class ReactPaperAgent(TurnAgent):
     """Thinks in lines of its own and acts without a list of actions, after examples of the task's type."""
 

@@ -16,7 +16,7 @@ from paw_gym.prompts import fill
 from paw_gym.transition import Episode
 from paw_train.agents.dialogue import ShorteningPolicy
 from paw_train.agents.examples import CHARACTERS_A_TOKEN, shortened
-from paw_train.agents.protocol import Agent, Done, Responder, note, run_turns
+from paw_train.agents.protocol import AGENTS, Agent, Done, Responder, note, run_turns
 from paw_train.agents.react import ReactAgent, ReactSettings
 from paw_train.rollouts.policy import Request, response_seed
 from paw_train.settings.base import Count, Group, Positive
@@ -138,6 +138,7 @@ class ReflexionSettings(TrialsSettings, ReactSettings):
     """Of ``reflexion``: those of ``react``, and more."""
 
 
+@AGENTS.register("reflexion")
 class ReflexionAgent(TrialsAgent, ReactAgent):
     """ReAct in several trials, with the model's own notes on what went wrong in the failed ones."""
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from paw_gym.transition import Episode
 from paw_train.agents.examples import shortened
-from paw_train.agents.protocol import Responder, View
+from paw_train.agents.protocol import AGENTS, Responder, View
 from paw_train.agents.react_paper import (
     ReactPaperAgent,
     ReactPaperResponder,
@@ -32,6 +32,7 @@ class ReflexionPaperSettings(TrialsSettings, ReactPaperSettings):
     """a trial ends after so many actions; null: the paper's 30 for commands, elsewhere no limit"""
 
 
+@AGENTS.register("reflexion_paper")
 class ReflexionPaperAgent(TrialsAgent, ReactPaperAgent):
     """ReAct by its paper's protocol in several trials, with notes on the failed ones."""
 

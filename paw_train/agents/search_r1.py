@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paw_gym.prompts import PromptTemplate, fill
-from paw_train.agents.protocol import Answer, Responder, TurnAgent, View
+from paw_train.agents.protocol import AGENTS, Answer, Responder, TurnAgent, View
 from paw_train.rollouts.policy import Message, Request, Response, Session, response_seed
 from paw_train.settings.base import Group, Positive
 
@@ -41,6 +41,7 @@ class SearchR1Settings(Group):
     """longer search results are truncated, where the model's tokenizer is known"""
 
 
+@AGENTS.register("search_r1")
 class SearchR1Agent(TurnAgent):
     """Searches and answers in one growing text, as models of Search-R1 are trained to."""
 

@@ -12,7 +12,7 @@ from typing import Any
 from paw_gym.prompts import PromptTemplate
 from paw_train.agents.dialogue import ShorteningPolicy
 from paw_train.agents.direct import require_reasoning
-from paw_train.agents.protocol import Answer, Responder, TurnAgent, View
+from paw_train.agents.protocol import AGENTS, Answer, Responder, TurnAgent, View
 from paw_train.rollouts.policy import Request, Response, response_seed
 from paw_train.settings.base import Group, Positive
 
@@ -24,6 +24,7 @@ class SelfConsistencySettings(Group):
     """answers a step"""
 
 
+@AGENTS.register("self_consistency")
 class SelfConsistencyAgent(TurnAgent):
     """Samples k answers at each step and takes the action that most of them name.
 

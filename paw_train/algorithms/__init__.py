@@ -1,8 +1,9 @@
 """The RL algorithms, a file each, and PaW; ``experience`` applies them to an update, ``update`` learns.
 
-Importing the package registers its advantage estimators (``estimator.ADVANTAGES``).
+Importing the package registers the advantage estimators of its files (``estimator.ADVANTAGES``).
 """
 
+from paw_gym.internals.registry import import_modules
 from paw_train.algorithms.gigpo import gigpo
 from paw_train.algorithms.grpo import grpo
 from paw_train.algorithms.ppo import gae
@@ -11,3 +12,5 @@ from paw_train.algorithms.rloo import rloo
 from paw_train.algorithms.tree import branch_grpo, branch_rloo
 
 __all__ = ["branch_grpo", "branch_rloo", "gae", "gigpo", "grpo", "reinforce_pp", "rloo"]
+
+import_modules(__name__)

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from paw_train.losses.batch import Batch, MiniBatchTotals
 from paw_train.policies.local.guarded_step import GuardedStep, MasterWeights
-from paw_train.policies.local.policy import LocalPolicy, recomputed
+from paw_train.policies.local.loading import recomputed
 from paw_train.rollouts.scoring import by_row, collated
 from paw_train.rollouts.tokens import TokenRow
 from paw_train.settings import CriticSettings
+
+if TYPE_CHECKING:  # see update.py
+    from paw_train.policies.local.policy import LocalPolicy
 
 
 def value_count(totals: MiniBatchTotals, level: str) -> int:

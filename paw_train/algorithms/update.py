@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,11 +18,13 @@ from paw_train.algorithms.pool import Pool
 from paw_train.losses.batch import Batch, MiniBatchTotals
 from paw_train.losses.objective import ObjectiveSettings, combined_loss, merge_metrics
 from paw_train.policies.local.guarded_step import GuardedStep, MasterWeights
-from paw_train.policies.local.policy import LocalPolicy
-from paw_train.policies.local.reference import Reference
 from paw_train.rollouts.scoring import by_row, collated
 from paw_train.rollouts.tokens import TokenRow
 from paw_train.settings import OptimizerSettings, WorldModelSettings
+
+if TYPE_CHECKING:  # they import transformers, which takes seconds
+    from paw_train.policies.local.policy import LocalPolicy
+    from paw_train.policies.local.reference import Reference
 
 
 class Updater:

@@ -68,6 +68,11 @@ class Tracker(Protocol):
         """Ends the session; the run may be opened again unless it is ``finished``."""
 
 
+TRACKERS: Registry[type[Tracker]] = Registry("tracker", "paw_train.trackers")
+"""the trackers by name; add yours with ``@TRACKERS.register(name)``, or by an entry point"""
+
+
+@TRACKERS.register("tensorboard")
 class TensorBoard:
     """Event files in the run's own folder. A JSON file becomes a text, any other file its path."""
 
@@ -96,6 +101,7 @@ class TensorBoard:
         self._writer.close()
 
 
+@TRACKERS.register("wandb")
 class WeightsAndBiases:
     """A run of ``wandb``; ``WANDB_MODE=offline`` writes into the run's folder, for ``wandb sync`` later."""
 
@@ -127,14 +133,6 @@ class WeightsAndBiases:
 
     def close(self, finished: bool) -> None:
         self._run.finish()
-
-
-TRACKERS: Registry[type[Tracker]] = Registry(
-    "tracker",
-    "paw_train.trackers",
-    {"tensorboard": f"{__name__}:TensorBoard", "wandb": f"{__name__}:WeightsAndBiases"},
-)
-"""the trackers by name; add yours with ``@TRACKERS.register(name)``, or by an entry point"""
 
 
 def require_trackers(names: Sequence[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gzip
+import importlib
 import io
 import json
 import lzma
@@ -61,7 +62,9 @@ def test_what_is_no_name_is_refused_like_an_unknown_one(value: object) -> None:
 
 @pytest.fixture
 def registry() -> Registry[object]:
-    return Registry("shape", "paw_tests.shapes", {"path": "pathlib:PurePosixPath"})
+    made: Registry[object] = Registry("shape", "paw_tests.shapes")
+    made.add("path", PurePosixPath)
+    return made
 
 
 @pytest.fixture
@@ -78,9 +81,21 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_own_names_are_imported_when_asked_for(registry: Registry[object]) -> None:
-    assert registry.names() == ["path"]
-    assert registry["path"] is PurePosixPath
+def test_each_module_of_a_folder_adds_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "own_shapes"
+    folder.mkdir()
+    (folder / "__init__.py").write_text(
+        "from paw_gym.internals.registry import Registry, import_modules\n"
+        "SHAPES = Registry('shape', 'paw_tests.shapes')\nimport_modules(__name__)\n"
+    )
+    for name in ("line", "square"):
+        code = f"from own_shapes import SHAPES\nSHAPES.add({name!r}, {name!r})\n"
+        (folder / f"{name}.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    shapes = importlib.import_module("own_shapes").SHAPES
+    assert shapes.items() == [("line", "line"), ("square", "square")]
 
 
 def test_another_package_is_loaded_by_name_only(registry: Registry[object], package: Path) -> None:

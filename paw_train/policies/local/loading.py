@@ -10,7 +10,8 @@ import os
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -372,3 +373,33 @@ def _prepare_processor() -> None:
             "This processor has no instructions for bfloat16; the model will run tens of times slower than "
             "in float32. Set model.dtype=float32."
         )
+
+
+def enable_recomputation(model: Any) -> None:
+    """Lets the decoder layers of a model keep their inputs alone for the backward pass.
+
+    Activations are computed again there (gradient checkpointing; Chen et al. 2016).
+    """
+    # the name changed in transformers 5
+    for name in ("activation_checkpointing_enable", "gradient_checkpointing_enable"):
+        if hasattr(model, name):
+            getattr(model, name)({"use_reentrant": False})
+            return
+
+
+@contextmanager
+def recomputed(model: Any) -> Iterator[None]:
+    """Activates recomputation while dropout stays off.
+
+    A layer recomputes only while its own ``training`` flag is set; the modules inside it keep theirs,
+    so dropout stays off. Without a gradient to compute, nothing is recomputed.
+    """
+    layers = [m for m in model.modules() if getattr(m, "gradient_checkpointing", False)]
+    flags = [layer.training for layer in layers]
+    for layer in layers:
+        layer.training = torch.is_grad_enabled()
+    try:
+        yield
+    finally:
+        for layer, flag in zip(layers, flags, strict=True):
+            layer.training = flag

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -17,7 +15,13 @@ from paw_train.losses.lm_head_logprobs import TokenScorer
 from paw_train.policies.local import lora
 from paw_train.policies.local.attention import use_grouped_attention
 from paw_train.policies.local.decoder import release_buffers
-from paw_train.policies.local.loading import load_model, no_progress_bars, read_weights
+from paw_train.policies.local.loading import (
+    enable_recomputation,
+    load_model,
+    no_progress_bars,
+    read_weights,
+    recomputed,
+)
 from paw_train.policies.local.lora import Base
 from paw_train.policies.local.reference import AdapterReference, CopyReference, Reference
 from paw_train.policies.local.scoring import LocalScoringSession
@@ -208,36 +212,6 @@ class LocalPolicy:
         if lora.has_adapter(self.model):
             return AdapterReference(self)
         return CopyReference(LocalPolicy(copy.deepcopy(self.model), self.tokenizer), offload)
-
-
-def enable_recomputation(model: Any) -> None:
-    """Lets the decoder layers of a model keep their inputs alone for the backward pass.
-
-    Activations are computed again there (gradient checkpointing; Chen et al. 2016).
-    """
-    # the name changed in transformers 5
-    for name in ("activation_checkpointing_enable", "gradient_checkpointing_enable"):
-        if hasattr(model, name):
-            getattr(model, name)({"use_reentrant": False})
-            return
-
-
-@contextmanager
-def recomputed(model: Any) -> Iterator[None]:
-    """Activates recomputation while dropout stays off.
-
-    A layer recomputes only while its own ``training`` flag is set; the modules inside it keep theirs,
-    so dropout stays off. Without a gradient to compute, nothing is recomputed.
-    """
-    layers = [m for m in model.modules() if getattr(m, "gradient_checkpointing", False)]
-    flags = [layer.training for layer in layers]
-    for layer in layers:
-        layer.training = torch.is_grad_enabled()
-    try:
-        yield
-    finally:
-        for layer, flag in zip(layers, flags, strict=True):
-            layer.training = flag
 
 
 def _load_adapted(
