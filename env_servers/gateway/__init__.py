@@ -8,6 +8,7 @@ sessions of its worker are played again elsewhere, to the same state.
 from __future__ import annotations
 
 from env_servers.gateway.app import create_app
-from env_servers.gateway.settings import Limits, Offer
+from env_servers.gateway.gateway import Limits
+from env_servers.gateway.settings import Offer
 
 __all__ = ["Limits", "Offer", "create_app"]

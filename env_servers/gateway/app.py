@@ -17,8 +17,8 @@ import paw_gym
 from env_servers.application import BY_KEY, json_answer, new_app, read, refuses, takes
 from env_servers.gate import TOKEN, Gate, Metrics
 from env_servers.gateway import calls as asked
-from env_servers.gateway.gateway import Gateway, Result
-from env_servers.gateway.settings import Limits, Offer
+from env_servers.gateway.gateway import Gateway, Limits, Result
+from env_servers.gateway.settings import Offer
 from env_servers.problems import ProblemError
 from env_servers.sessions import Client
 

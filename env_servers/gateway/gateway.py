@@ -1,4 +1,4 @@
-"""The gateway itself, whatever it is spoken to by: sessions on workers, and what becomes of calls."""
+"""The gateway, whatever it is spoken to by: its limits, sessions on workers, and what becomes of calls."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import secrets
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from env_servers.gateway import calls as asked
 from env_servers.gateway.session import EnvSession
-from env_servers.gateway.settings import Limits, Offer
+from env_servers.gateway.settings import Offer
 from env_servers.gateway.worker import LOST, OK, REFUSED
 from env_servers.gateway.workers import (
     EnvironmentDiedError,
@@ -22,6 +23,7 @@ from env_servers.gateway.workers import (
     WorkerGoneError,
 )
 from env_servers.problems import ProblemError
+from env_servers.service import DRAIN_SECONDS
 from env_servers.sessions import Client, SessionStore
 
 CONFLICT, TOO_MANY, BUSY = 409, 429, 503
@@ -32,6 +34,39 @@ _DESCRIPTIONS = 256
 _DEATH_SECONDS = 600.0
 
 log = logging.getLogger("env_servers")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Upper limits of a gateway."""
+
+    workers: int = 2
+    """processes that run environments"""
+    sessions: int = 4096
+    """sessions at a time"""
+    sessions_per_client: int = 1024
+    """sessions at a time of one client (token and address)"""
+    session_seconds: float = 1800.0
+    """an unused session is forgotten after so long"""
+    step_seconds: float = 30.0
+    """a call that takes longer costs its environment"""
+    start_seconds: float = 300.0
+    """the same if data is loaded or an episode is played again"""
+    pending: int = 8192
+    """calls that may wait"""
+    pending_per_client: int = 2048
+    """calls of one client that may wait"""
+    worker_deaths_per_client: int = 20
+    """environments of one client that may take their worker with them in ten minutes"""
+    memory_mb: int = 0
+    """address space of a worker; 0: no limit"""
+    drain_seconds: float = DRAIN_SECONDS
+    """after SIGTERM, how long sessions may go on"""
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value < 0 or (value == 0 and name not in ("memory_mb", "drain_seconds")):
+                raise ValueError(f"{name} must be positive, got {value}.")
 
 
 class Result(NamedTuple):

@@ -1,4 +1,4 @@
-"""The offer of a gateway, its limits and the clients it admits, from options of ``paw serve gateway``."""
+"""The offer of a gateway and the clients it admits, from options of ``paw serve gateway``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from env_servers.problems import ProblemError
-from env_servers.service import DRAIN_SECONDS
 from paw_gym.internals.naming import did_you_mean
 
 SAFE_KWARGS = frozenset(
@@ -83,39 +82,6 @@ def _check(name: str, value: Any) -> None:
         raise NotOfferedError(f"{name}={value}: at most {_LARGEST:,}.")
     if name == "max_steps" and (type(value) is not int or value > MAX_STEPS):
         raise NotOfferedError(f"max_steps={value!r}: an integer up to {MAX_STEPS:,}.")
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Upper limits of a gateway."""
-
-    workers: int = 2
-    """processes that run environments"""
-    sessions: int = 4096
-    """sessions at a time"""
-    sessions_per_client: int = 1024
-    """sessions at a time of one client (token and address)"""
-    session_seconds: float = 1800.0
-    """an unused session is forgotten after so long"""
-    step_seconds: float = 30.0
-    """a call that takes longer costs its environment"""
-    start_seconds: float = 300.0
-    """the same if data is loaded or an episode is played again"""
-    pending: int = 8192
-    """calls that may wait"""
-    pending_per_client: int = 2048
-    """calls of one client that may wait"""
-    worker_deaths_per_client: int = 20
-    """environments of one client that may take their worker with them in ten minutes"""
-    memory_mb: int = 0
-    """address space of a worker; 0: no limit"""
-    drain_seconds: float = DRAIN_SECONDS
-    """after SIGTERM, how long sessions may go on"""
-
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if value < 0 or (value == 0 and name not in ("memory_mb", "drain_seconds")):
-                raise ValueError(f"{name} must be positive, got {value}.")
 
 
 def offer_of(

@@ -12,8 +12,8 @@ import paw_gym
 from env_servers.application import Page, new_app
 from env_servers.gate import Gate, Metrics
 from env_servers.gateway.app import BODIES, MAX_BODY, add_routes
-from env_servers.gateway.gateway import Gateway
-from env_servers.gateway.settings import Limits, Offer
+from env_servers.gateway.gateway import Gateway, Limits
+from env_servers.gateway.settings import Offer
 from env_servers.gateway.workers import LocalFleet
 from env_servers.sessions import SessionStore
 from env_servers.webshop.site import Site, site_routes

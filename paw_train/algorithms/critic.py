@@ -17,7 +17,7 @@ from torch import Tensor
 from paw_train.losses.batch import Batch, MiniBatchTotals
 from paw_train.policies.local.guarded_step import GuardedStep, MasterWeights
 from paw_train.policies.local.loading import recomputed
-from paw_train.rollouts.scoring import by_row, collated
+from paw_train.rollouts.scoring import collated, read_rows
 from paw_train.rollouts.tokens import TokenRow
 from paw_train.settings import CriticSettings
 
@@ -97,7 +97,7 @@ class Critic:
 
         At turn level those before the first token of each action; 0 elsewhere.
         """
-        return by_row(self, rows, self.budget, lambda batch: self._forward(batch.actions_only()))
+        return read_rows(self, rows, self.budget, lambda batch: self._forward(batch.actions_only()))
 
     def step(self, rows: Sequence[TokenRow]) -> dict[str, float]:
         """One optimiser step on a mini-batch; returns the loss and the gradient norm.

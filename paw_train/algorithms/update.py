@@ -18,7 +18,7 @@ from paw_train.algorithms.pool import Pool
 from paw_train.losses.batch import Batch, MiniBatchTotals
 from paw_train.losses.objective import ObjectiveSettings, combined_loss, merge_metrics
 from paw_train.policies.local.guarded_step import GuardedStep, MasterWeights
-from paw_train.rollouts.scoring import by_row, collated
+from paw_train.rollouts.scoring import collated, read_rows
 from paw_train.rollouts.tokens import TokenRow
 from paw_train.settings import OptimizerSettings, WorldModelSettings
 
@@ -120,10 +120,10 @@ class Updater:
         self.policy.model.eval()
         budget = self.settings.micro_batch_tokens
         if self.objective.kl_in == "reward" and self.objective.kl_coef > 0:
-            known = by_row(self.policy, pool.rows, budget, self._reference)
+            known = read_rows(self.policy, pool.rows, budget, self._reference)
             signals.kl = pool.logprob - pool.at_actions(known)
         if self.world_model.enabled and self.world_model.entropy == "full":
-            found = by_row(self.policy, pool.rows, budget, self._entropy)
+            found = read_rows(self.policy, pool.rows, budget, self._entropy)
             signals.entropy = pool.action_means(pool.at_actions(found))
         return signals
 

@@ -89,13 +89,13 @@ def collated(rows: Sequence[TokenRow], pad_id: int, token_budget: int) -> list[B
 
 
 @torch.no_grad()
-def by_row(
+def read_rows(
     reader: Reader,
     rows: Sequence[TokenRow],
     token_budget: int,
     read: Callable[[Batch], Tensor],
 ) -> list[Tensor]:
-    """Values of the tokens of each row, from forward passes over all rows.
+    """Values of the tokens of each row, from forward passes over all rows, micro-batch by micro-batch.
 
     Args:
         reader: gives the device.
@@ -129,7 +129,7 @@ def row_logprobs(
         For each row [T] in nats, 0 on context, float32, on the CPU.
     """
     policy.model.eval()
-    return by_row(policy, rows, token_budget, lambda batch: policy.logprobs(batch, temperature))
+    return read_rows(policy, rows, token_budget, lambda batch: policy.logprobs(batch, temperature))
 
 
 def batch_logprobs(

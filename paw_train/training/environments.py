@@ -21,7 +21,7 @@ from paw_train.rollouts.policy import Policy
 from paw_train.rollouts.rollout import Progress, Trajectory
 from paw_train.settings import Settings
 from paw_train.settings.env import Member
-from paw_train.training.records import outcome_metrics
+from paw_train.training.outcomes import outcome_metrics
 
 _SHARES = 2
 """part of the seeds of the division of groups"""

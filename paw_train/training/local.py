@@ -67,7 +67,7 @@ from paw_train.training.fit import machine_memory, require_fit
 from paw_train.training.language import language_texts, other_texts, warnings_of
 from paw_train.training.memory import shape_of
 from paw_train.training.phases import GIB, beside_vllm
-from paw_train.training.preparation import prepared
+from paw_train.training.preparation import checked_settings
 from paw_train.training.recording import record
 from paw_train.world_model_learning.stages import WorldModelStages
 
@@ -100,7 +100,7 @@ def train(settings: Settings, fresh: bool = False, quiet: bool = False) -> Path:
     display = RunDisplay(quiet)
     if settings.note is not None:
         display.say(settings.note)
-    settings = startable_here(settings, display.say)
+    settings = local_settings(settings, display.say)
     folder = Path(settings.out) / settings.name
     require_idle(folder)
     with set_aside(folder, fresh):
@@ -114,14 +114,14 @@ def train(settings: Settings, fresh: bool = False, quiet: bool = False) -> Path:
             with naming_full_disk(folder):
                 return run.execute()
         except BaseException:
-            give_up_folder(folder)
+            remove_unused_folder(folder)
             raise
 
 
-def startable_here(settings: Settings, report: Callable[[str], None]) -> Settings:
+def local_settings(settings: Settings, report: Callable[[str], None]) -> Settings:
     """The settings as this engine will use them, after all that can be asked before a run begins."""
     memory = memory_of(chosen_device(settings.model.device))
-    settings = prepared(settings, report).replace(threads=settings.cpu_threads)
+    settings = checked_settings(settings, report).replace(threads=settings.cpu_threads)
     if memory is not None:
         require_fit(settings, memory, machine_memory())
     return settings
@@ -165,7 +165,7 @@ def claim_folder(folder: Path, settings: Settings) -> None:
     write_json(folder / "config.json", json.loads(json.dumps(settings.to_dict())))
 
 
-def give_up_folder(folder: Path) -> None:
+def remove_unused_folder(folder: Path) -> None:
     """Removes a run's folder that holds nothing but its settings."""
     if [path.name for path in folder.iterdir()] == ["config.json"]:
         shutil.rmtree(folder)
@@ -404,19 +404,19 @@ class Run:
             s.updates,
             self._critic(),
         )
-        pool = TrainingEnvironments(s)
-        start = self._resume(updater, pool)
+        environments = TrainingEnvironments(s)
+        start = self._resume(updater, environments)
         earlier = _records(self.folder / "metrics.jsonl")
         loss = loss_name(s.to_dict())
         with self.display.updates(s.updates, earlier, loss) as show:
             if s.evaluation.every and s.updates and not _records(self.folder / "validation.jsonl"):
-                self._validate(0, updater, pool)
+                self._validate(0, updater, environments)
             for update in range(start, s.updates):
-                metrics = self._update(update, updater, pool, show)
+                metrics = self._update(update, updater, environments, show)
                 if s.evaluation.every and (
                     (update + 1) % s.evaluation.every == 0 or update + 1 == s.updates
                 ):
-                    metrics["validation"] = self._validate(update + 1, updater, pool)
+                    metrics["validation"] = self._validate(update + 1, updater, environments)
                 append_jsonl(self.folder / "metrics.jsonl", metrics)
                 self.tracking.follow()
                 show(metrics)
@@ -425,43 +425,43 @@ class Run:
                         step.require_good()
                 last = update + 1 == s.updates or self.interrupted
                 if last or (update + 1) % s.checkpoint_every == 0:
-                    self._save("latest", update + 1, updater, pool)
+                    self._save("latest", update + 1, updater, environments)
                 if self.interrupted and update + 1 < s.updates:
                     return False
-        pool.close()
+        environments.close()
         return True
 
     def _update(
-        self, update: int, updater: Updater, pool: TrainingEnvironments, show: Any
+        self, update: int, updater: Updater, environments: TrainingEnvironments, show: Any
     ) -> dict[str, Any]:
         s = self.settings
         started = time.perf_counter()
         generator = torch.Generator().manual_seed(update_seed(s.seed, update))
-        pool.set_progress(update / s.updates)
-        sampled, kept = pool.sample(
+        environments.set_progress(update / s.updates)
+        sampled, kept = environments.sample(
             self._sampler(), update, generator, lambda run, n: show.rollout(update, run, n)
         )
         self._rest()
         rolled = time.perf_counter()
         show.learning(update)
-        transitions = collect(leave_out(kept, self.policy.tokenizer, s.world_model))
+        pool = collect(leave_out(kept, self.policy.tokenizer, s.world_model))
         prepared = prepare(
-            transitions,
+            pool,
             s.algorithm,
             s.objective,
             s.world_model,
             self.max_returns,
-            updater.signals(transitions),
+            updater.signals(pool),
             self.policy.chat.ask,
         )
         if s.record.every and update % s.record.every == 0:
-            kept_groups = pool.recorded(sampled, _RECORDED_GROUPS)
-            record(self.folder, update + 1, kept_groups, transitions, prepared, self.policy, s)
+            kept_groups = environments.recorded(sampled, _RECORDED_GROUPS)
+            record(self.folder, update + 1, kept_groups, pool, prepared, self.policy, s)
         seed = update_seed(s.seed, update)
         rows = with_placebo(prepared.rows, seed) if s.world_model.placebo else prepared.rows
         metrics: dict[str, Any] = updater.step(rows, update, seed)
         updater.release()
-        found = {**pool.metrics(sampled), **prepared.metrics, **metrics}
+        found = {**environments.metrics(sampled), **prepared.metrics, **metrics}
         return {
             "update": update + 1,
             # of a critic that diverged, they may be no numbers
@@ -497,13 +497,13 @@ class Run:
         if self._engine is not None:
             self._engine.rest()
 
-    def _resume(self, updater: Updater, pool: TrainingEnvironments) -> int:
+    def _resume(self, updater: Updater, environments: TrainingEnvironments) -> int:
         saved = find_checkpoint(self.folder / "checkpoints" / "latest")
         start = 0
         if saved is not None:
             state = load_checkpoint(saved, self.policy)
             updater.load_state_dict(state["optimizer"])
-            pool.load_state_dict(state["pool"])
+            environments.load_state_dict(state["pool"])
             start = int(state["update"])
             self.display.say(f"Resuming after update {start}.")
         else:
@@ -523,21 +523,23 @@ class Run:
         if done:
             self.display.say(f"No checkpoint yet: {done} updates are computed again.")
 
-    def _save(self, name: str, update: int, updater: Updater, pool: TrainingEnvironments) -> None:
+    def _save(
+        self, name: str, update: int, updater: Updater, environments: TrainingEnvironments
+    ) -> None:
         if any(step.skipped for step in updater.steps):
             self.display.say(f"Not saved after update {update}: its last step was not finite.")
             return
         state = {
             "update": update,
             "optimizer": updater.state_dict(),
-            "pool": pool.state_dict(),
+            "pool": environments.state_dict(),
             "settings": self.settings.to_dict(),
         }
         save_checkpoint(self.folder / "checkpoints" / name, self.policy, state)
 
     # --- evaluation --------------------------------------------------------------------------------
 
-    def _validate(self, update: int, updater: Updater, pool: TrainingEnvironments) -> float:
+    def _validate(self, update: int, updater: Updater, environments: TrainingEnvironments) -> float:
         """Success on the selection panel; the best policy so far is kept.
 
         The best by success, or by the mean score where the reward is the environment's own.
@@ -562,7 +564,7 @@ class Run:
         earlier = [row[by] for row in _records(log) if row["update"]]
         append_jsonl(log, record)
         if update and record[by] >= max(earlier, default=0.0):
-            self._save("best", update, updater, pool)
+            self._save("best", update, updater, environments)
         return float(record["success_rate"])
 
     def _evaluate(self, when: str) -> None:

@@ -51,7 +51,7 @@ def render(plan: Plan) -> str:
 def require_startable(settings: Settings) -> None:
     """Raises what a run with these settings would raise before it starts."""
     if settings.engine == "openrlhf":
-        from paw_train.training.openrlhf.launch import startable_on_cluster as startable
+        from paw_train.training.openrlhf.launch import cluster_settings as startable
     else:
-        from paw_train.training.local import startable_here as startable
+        from paw_train.training.local import local_settings as startable
     startable(settings, lambda sentence: None)

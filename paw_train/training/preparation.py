@@ -31,8 +31,8 @@ _FEWEST_STEPS = 400
 to copy a word that it has to spell in these"""
 
 
-def prepared(settings: Settings, report: Callable[[str], None]) -> Settings:
-    """The settings as the run will use them."""
+def checked_settings(settings: Settings, report: Callable[[str], None]) -> Settings:
+    """The settings as the run will use them, after the checks that any engine makes."""
     require_whole_distribution(settings.rollout)
     require_registered(settings)
     require_trackers(settings.tracking)

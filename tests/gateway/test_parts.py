@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 pytest.importorskip("fastapi", reason="the extra server is not installed")
 
-from env_servers.gateway.settings import Limits, NotOfferedError, Offer, offer_of, tokens_of
+from env_servers.gateway.gateway import Limits
+from env_servers.gateway.settings import NotOfferedError, Offer, offer_of, tokens_of
 from paw_gym.remote.protocol import generator_text, set_generator
 
 

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("torch")
 
 from paw_train.settings import Settings, load_settings
-from paw_train.settings.base import field_kinds, groups_of, is_group
+from paw_train.training.openrlhf import mapping
 from paw_train.training.openrlhf.launch import require_no_code
 from paw_train.training.openrlhf.mapping import (
     NAMES,
@@ -23,6 +23,7 @@ from paw_train.training.openrlhf.mapping import (
     command_line,
     options,
     require_possible,
+    setting_names,
 )
 
 RECIPE = "alfworld_qwen2.5-1.5b_grpo_paw"
@@ -32,17 +33,21 @@ def _settings(*overrides: str) -> Settings:
     return load_settings(RECIPE, ["engine=openrlhf", *overrides])
 
 
-def test_every_setting_is_mapped_and_whatever_is_mapped_is_a_setting() -> None:
-    names = [
-        f"{group}.{name}".lstrip(".")
-        for group, cls in groups_of(Settings)
-        for name, kind in field_kinds(cls).items()
-        if not is_group(kind)
-    ]
+def test_whatever_is_mapped_is_a_setting() -> None:
+    names = setting_names()
     assert "world_model.alpha" in names
     known = {*NAMES, *REFUSED, *READ}
-    assert [n for n in names if not any(f"{n}.".startswith(f"{k}.") for k in known)] == []
     assert [k for k in known if not any(f"{n}.".startswith(f"{k}.") for n in names)] == []
+
+
+def test_a_setting_that_is_not_mapped_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    rest = tuple(name for name in READ if name not in ("rollout.top_k", "world_model"))
+    monkeypatch.setattr(mapping, "READ", rest)
+    require_possible(_settings())
+    with pytest.raises(
+        ValueError, match=r"rollout\.top_k is not read[\s\S]*world_model\.alpha is not"
+    ):
+        require_possible(_settings("world_model.alpha=0.5", "rollout.top_k=5"))
 
 
 @pytest.mark.parametrize(

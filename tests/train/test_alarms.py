@@ -12,7 +12,7 @@ from paw_gym.transition import Episode, Transition
 from paw_train.reporting.run.alarms import WINDOW, find_alarms
 from paw_train.reporting.terminal import RunDisplay
 from paw_train.rollouts.rollout import Trajectory
-from paw_train.training.records import outcome_metrics
+from paw_train.training.outcomes import outcome_metrics
 
 Rows = list[dict[str, Any]]
 

@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 from paw_train.environments import agent_env_maker, make_pool
 from paw_train.settings import EnvSettings, load_settings
 from paw_train.training import local
-from paw_train.training.preparation import prepared
+from paw_train.training.preparation import checked_settings
 from paw_train.world_model_learning.early_experience import (
     ExpertExperience,
     early_experience,
@@ -160,4 +160,4 @@ def test_an_environment_that_lists_no_actions_is_refused_before_anything_starts(
         "cloning.episodes=0",
     ]
     with pytest.raises(ValueError, match="does not list its admissible actions"):
-        prepared(load_settings("smoke", changes), print)
+        checked_settings(load_settings("smoke", changes), print)

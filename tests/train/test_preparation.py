@@ -18,7 +18,7 @@ from paw_gym import Outcome, Task, register_text_env
 from paw_train.settings import Settings, load_settings
 from paw_train.settings.base import Group, allowed
 from paw_train.training.local import train_from_recipe
-from paw_train.training.preparation import prepared
+from paw_train.training.preparation import checked_settings
 
 TINY = ["env.kwargs.num_tasks=6", "updates=0", "evaluation.tasks=0", "evaluation.every=0"]
 
@@ -68,7 +68,7 @@ class TestAWarmStartOnFewTasks:
 
         reported: list[str] = []
         given = load_settings("embedded", [f"env.id={env_id}", "evaluation.every=0", *overrides])
-        return prepared(given, reported.append), reported
+        return checked_settings(given, reported.append), reported
 
     def test_is_as_long_as_its_tasks_are_many(self) -> None:
         whole = load_settings("embedded").cloning
@@ -81,7 +81,9 @@ class TestAWarmStartOnFewTasks:
         settings, _ = self.settings(3)
         assert (settings.cloning.episodes, settings.cloning.steps) == (48, 400)
         again: list[str] = []
-        assert prepared(settings, again.append) == settings and again == [], "a run that continues"
+        assert checked_settings(settings, again.append) == settings and again == [], (
+            "a run that continues"
+        )
 
     def test_is_as_the_user_wants_it(self) -> None:
         settings, reported = self.settings(3, "cloning.steps=700")

@@ -21,7 +21,7 @@ torch = pytest.importorskip("torch")
 from paw_train.policies.local.guarded_step import TrainingDivergedError  # noqa: E402
 from paw_train.settings import MAY_CHANGE, Settings, load_settings  # noqa: E402
 from paw_train.settings.base import flatten  # noqa: E402
-from paw_train.training.local import claim_folder, startable_here, train_from_recipe  # noqa: E402
+from paw_train.training.local import claim_folder, local_settings, train_from_recipe  # noqa: E402
 
 CODE = """
 import sys, time
@@ -90,7 +90,7 @@ def test_a_finished_run_goes_on_when_updates_grow_as_if_it_had_not_stopped(tmp_p
 
 
 def test_a_run_records_the_number_of_threads_that_it_uses() -> None:
-    settings = startable_here(load_settings("smoke", ["threads=null"]), str)
+    settings = local_settings(load_settings("smoke", ["threads=null"]), str)
     assert settings.threads == os.cpu_count()
 
 

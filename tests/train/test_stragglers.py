@@ -23,7 +23,7 @@ from paw_gym.wrappers import AgentInterface  # noqa: E402
 from paw_train.reporting.run.alarms import find_alarms  # noqa: E402
 from paw_train.rollouts.rollout import Trajectory, rollout, timed_out  # noqa: E402
 from paw_train.settings.rollout import RolloutSettings  # noqa: E402
-from paw_train.training.records import outcome_metrics  # noqa: E402
+from paw_train.training.outcomes import outcome_metrics  # noqa: E402
 
 LIMIT = 3.0
 HANGING = Path(__file__).parents[1] / "gateway"

@@ -22,7 +22,7 @@ from paw_train.rollouts.rollout import Trajectory, rollout  # noqa: E402
 from paw_train.rollouts.scoring import collate  # noqa: E402
 from paw_train.rollouts.tokens import ACTION, CONTEXT, TokenRow, batches_alike  # noqa: E402
 from paw_train.settings.rollout import RolloutSettings  # noqa: E402
-from paw_train.training.records import outcome_metrics  # noqa: E402
+from paw_train.training.outcomes import outcome_metrics  # noqa: E402
 
 WORDS = "red green blue go stop left right you see a door the is now <action> </action> . , :"
 

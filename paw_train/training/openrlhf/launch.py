@@ -70,14 +70,14 @@ def require_no_code(model: str) -> None:
             )
 
 
-def startable_on_cluster(settings: Settings, report: Callable[[str], None]) -> Settings:
+def cluster_settings(settings: Settings, report: Callable[[str], None]) -> Settings:
     """The settings as this engine will use them, after all that can be asked before a run begins."""
-    from paw_train.training.preparation import prepared
+    from paw_train.training.preparation import checked_settings
 
     require_possible(settings)
     require_openrlhf()
     require_no_code(str(settings.model.path))
-    settings = prepared(settings, report)
+    settings = checked_settings(settings, report)
     # the machines of a cluster that is joined are asked when it is
     _require_fit(settings, None if "RAY_ADDRESS" in os.environ else machine_memory())
     return settings
@@ -94,7 +94,7 @@ def train(settings: Settings, fresh: bool = False, quiet: bool = False) -> Path:
     """
     from paw_train.training.local import claim_folder
 
-    settings = startable_on_cluster(settings, print)
+    settings = cluster_settings(settings, print)
     for note in underfed_notes(settings):
         print(f"Warning: {note}")
     # workers have other working directories

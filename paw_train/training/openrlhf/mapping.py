@@ -1,7 +1,8 @@
 """Our settings -> the options of ``openrlhf.cli.train_ppo_ray``: every setting mapped, or refused.
 
 A setting is an option under another name (``NAMES``), decides others (``_derived``), has values that this
-engine cannot do (``REFUSED``), or is read by our own classes (``READ``). Nothing here imports OpenRLHF.
+engine cannot do (``REFUSED``), or is read by our own classes (``READ``); any other is refused unless it is
+at its default. Nothing here imports OpenRLHF.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 from paw_train.algorithms.estimator import advantage_estimator
 from paw_train.settings import Settings
+from paw_train.settings.base import field_kinds, groups_of, is_group
 
 FLASH_ATTENTION = "flash_attention_2"
 """the attention where ``model.attention`` is null"""
@@ -245,11 +247,26 @@ NOT_DONE = (
 """options of OpenRLHF that change what our classes rely on"""
 
 
+def setting_names() -> list[str]:
+    """The dotted names of all settings."""
+    return [
+        f"{group}.{name}".lstrip(".")
+        for group, cls in groups_of(Settings)
+        for name, kind in field_kinds(cls).items()
+        if not is_group(kind)
+    ]
+
+
 def require_possible(settings: Settings) -> None:
     """Raises a ``ValueError`` that names every setting that this engine cannot do."""
     problems = [
         f"{name} {instead}" for name, (fails, instead) in REFUSED.items() if fails(settings)
     ]
+    known, default = (*NAMES, *REFUSED, *READ), Settings()
+    for name in setting_names():
+        mapped = any(f"{name}.".startswith(f"{k}.") for k in known)
+        if not mapped and _value(settings, name) != _value(default, name):
+            problems.append(f"{name} is not read here: leave it out, or use engine=local.")
     episodes = settings.rollout.groups * settings.rollout.group_size
     if episodes < settings.openrlhf.ranks:
         problems.append(
@@ -265,7 +282,7 @@ def options(settings: Settings) -> Options:
     require_possible(settings)
     result = _derived(settings)
     for name, named in NAMES.items():
-        result |= dict.fromkeys(named, reduce(getattr, name.split("."), settings))
+        result |= dict.fromkeys(named, _value(settings, name))
     for name, value in settings.openrlhf.extra.items():
         if name in NOT_DONE:
             instead = " Use openrlhf.max_staleness." if name == "train.async_enable" else ""
@@ -302,3 +319,7 @@ def command_line(settings: Settings) -> str:
         else:
             lines[-1] += f" {shlex.quote(word)}"
     return " \\\n    ".join(lines)
+
+
+def _value(settings: Settings, name: str) -> Any:
+    return reduce(getattr, name.split("."), settings)

@@ -20,7 +20,7 @@ from paw_train.training.openrlhf.run_records import RunRecords, cluster_tracking
 from paw_train.training.openrlhf.samples import Rollout, TurnSamplesGenerator
 from paw_train.training.openrlhf.weights import Sums, require_agreement, require_equal
 from paw_train.training.openrlhf.worker_settings import worker_settings
-from paw_train.training.records import outcome_metrics
+from paw_train.training.outcomes import outcome_metrics
 
 _Upstream: Any = ppo_trainer.PPOTrainer.__ray_metadata__.modified_class
 

@@ -1,4 +1,4 @@
-"""Records of an update, under the same names in every engine."""
+"""Outcomes of an update's episodes as metrics, under the same names in every engine."""
 
 from __future__ import annotations
 
