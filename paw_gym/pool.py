@@ -209,6 +209,17 @@ class EnvPool:
         self.active = [slot for slot in self.active if self._advance(slot, by_index[slot.index])]
         return self.active
 
+    def fail(self, slot: Slot, error: str) -> None:
+        """Ends a running episode by an error; the others go on."""
+        slot.episode.error = error
+        self.active.remove(slot)
+
+    def truncate(self, slot: Slot, **info: Any) -> None:
+        """Ends a running episode with the step that it took last, for a reason outside its environment."""
+        last = slot.episode.transitions[-1]
+        slot.episode.transitions[-1] = replace(last, truncated=True, info={**last.info, **info})
+        self.active.remove(slot)
+
     def _by_index(self, responses: Sequence[str] | Mapping[int, str]) -> Mapping[int, str]:
         running = [slot.index for slot in self.active]
         if isinstance(responses, Mapping):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from paw_gym.internals.registry import Registry
@@ -200,11 +200,10 @@ def _take(pool: EnvPool, slots: Sequence[Slot], answers: Sequence[Answer]) -> No
     acting, thinking = [], set()
     for slot, answer in zip(slots, answers, strict=True):
         if answer.error is not None:
-            slot.episode.error = answer.error
+            pool.fail(slot, answer.error)
         elif answer.stops:
             if slot.episode.transitions:
-                last = slot.episode.transitions[-1]
-                slot.episode.transitions[-1] = replace(last, truncated=True)
+                pool.truncate(slot)
             note(slot.episode, **answer.notes)
         elif answer.acts:
             acting.append((slot, answer))

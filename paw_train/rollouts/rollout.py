@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -221,8 +221,7 @@ def _without_failed(pool: EnvPool, responses: Sequence[Response]) -> list[tuple[
         if response.error is None:
             answered.append((slot, response))
         else:
-            slot.episode.error = response.error
-    pool.active = [slot for slot, _ in answered]
+            pool.fail(slot, response.error)
     return answered
 
 
@@ -232,10 +231,7 @@ def _end_overlong(pool: EnvPool, recorder: TokenRecorder, settings: RolloutSetti
         length = len(recorder.context(slot))
         growing = slot.episode.context_mode == "conversation"
         if growing and length > settings.max_prompt_tokens:
-            last = slot.episode.transitions[-1]
-            info = {**last.info, "context_full": True}
-            slot.episode.transitions[-1] = replace(last, truncated=True, info=info)
-            pool.active.remove(slot)
+            pool.truncate(slot, context_full=True)
 
 
 def demonstrations(
@@ -302,10 +298,9 @@ def _expert_actions(pool: EnvPool, experts: Mapping[int, Callable[[], str]]) -> 
         try:
             actions[slot.index] = experts[slot.index]()
         except StopIteration:
-            slot.episode.error = "The expert has no further action, and the episode is not over."
+            pool.fail(slot, "The expert has no further action, and the episode is not over.")
         except Exception:  # whatever an expert raises fails its own episode only
-            slot.episode.error = traceback.format_exc()
-    pool.active = [slot for slot in pool.active if slot.index in actions]
+            pool.fail(slot, traceback.format_exc())
     return actions
 
 
@@ -353,8 +348,7 @@ class TokenRecorder:
             try:
                 ids, truncated = self.chat.first_within(slot.prompt, task, limit)
             except ValueError as error:
-                slot.episode.error = str(error)
-                self.pool.active.remove(slot)
+                self.pool.fail(slot, str(error))
                 continue
             rows.append(TokenRow(ids, prompt_tokens_cut=truncated))
 

@@ -7,6 +7,7 @@ others. An update's groups are divided among them by weight; their rollouts foll
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -97,11 +98,9 @@ class TrainingEnvironments:
                 count,
                 s.algorithm.dynamic_sampling,
             )
-            for trajectory in new:
-                trajectory.environment = member.name if s.mixed else ""
-                trajectory.episode.group += first
+            new = _moved(new, first, member.name if s.mixed else "")
             sampled += new
-            kept += good
+            kept += [t for t in new if t.episode.group - first in good]
         return sampled, kept
 
     def metrics(self, sampled: Sequence[Trajectory]) -> dict[str, Any]:
@@ -174,19 +173,22 @@ def member_seed(seed: int, number: int) -> int:
 
 def _informative(
     roll_out: Callable[[], list[Trajectory]], groups: int, extra: int
-) -> tuple[list[Trajectory], list[Trajectory]]:
-    """(all sampled, those to learn from) of one environment, with up to ``extra`` more rollouts."""
-    sampled = roll_out()
+) -> tuple[list[Trajectory], set[int]]:
+    """(all sampled, groups to learn from) of one environment, with up to ``extra`` more rollouts."""
+    sampled, first = roll_out(), set(range(groups))
     if not extra:
-        return sampled, sampled
+        return sampled, first
     for number in range(1, extra + 1):
         if len(informative_groups(sampled)) >= groups:
             break
-        more = roll_out()
-        for trajectory in more:
-            trajectory.episode.group += number * groups
-        sampled += more
-    wanted = set(sorted(informative_groups(sampled))[:groups])
-    kept = [t for t in sampled if t.episode.group in wanted]
+        sampled += _moved(roll_out(), number * groups)
     # nothing to learn from: an update's groups all the same, or they would outweigh other environments
-    return sampled, kept or [t for t in sampled if t.episode.group < groups]
+    return sampled, set(sorted(informative_groups(sampled))[:groups]) or first
+
+
+def _moved(trajectories: Sequence[Trajectory], by: int, environment: str = "") -> list[Trajectory]:
+    """The same trajectories of an environment, with group numbers that are ``by`` higher."""
+    return [
+        replace(t, episode=replace(t.episode, group=t.episode.group + by), environment=environment)
+        for t in trajectories
+    ]
