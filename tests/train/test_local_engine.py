@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import pickle
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,8 +14,11 @@ torch = pytest.importorskip("torch")
 
 from files import measured  # noqa: E402
 
+from paw_gym.wrappers import AgentInterface  # noqa: E402
+from paw_train.algorithms import update  # noqa: E402
 from paw_train.evaluation import evaluate_from_args  # noqa: E402
 from paw_train.metrics import METRICS, NOT_MEASURED  # noqa: E402
+from paw_train.training import environments, local  # noqa: E402
 from paw_train.training.local import train_from_recipe  # noqa: E402
 
 
@@ -131,3 +137,32 @@ def test_the_best_score_chooses_the_checkpoint_where_partial_success_pays(tmp_pa
     # the environment's own reward, not ten for a full success
     result = json.loads((run / "eval_after.json").read_text())
     assert result["mean_reward"] == pytest.approx(result["score"]["mean"])
+
+
+@pytest.mark.slow
+def test_no_stage_changes_what_another_has_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handed: list[tuple[str, Any, bytes]] = []
+
+    def watch(owner: Any, name: str, pick: Callable[[Any], Any] = lambda found: found) -> None:
+        make = getattr(owner, name)
+
+        def made(*args: Any, **kwargs: Any) -> Any:
+            found = make(*args, **kwargs)
+            handed.append((name, pick(found), pickle.dumps(pick(found))))
+            return found
+
+        monkeypatch.setattr(owner, name, made)
+
+    watch(AgentInterface, "step", lambda found: found[-1]["transition"])
+    watch(environments, "branching_rollout")
+    watch(environments.TrainingEnvironments, "sample")
+    for name in ("leave_out", "collect", "prepare"):
+        watch(local, name)
+    for name in ("minibatches", "collated"):
+        watch(update, name)
+    changes = [f"out={tmp_path}", "updates=2", "evaluation.tasks=0", "algorithm.dynamic_sampling=2"]
+    train_from_recipe("smoke", changes, quiet=True)
+    assert len({name for name, _, _ in handed}) == 8
+    assert [name for name, made, before in handed if pickle.dumps(made) != before] == []
