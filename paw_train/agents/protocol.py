@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from paw_gym.internals.registry import Registry
@@ -238,7 +238,9 @@ def _view(pool: EnvPool, slot: Slot) -> View:
 def note(episode: Episode, **values: Any) -> None:
     """Adds values to ``info["agent"]`` of an episode's last step."""
     if values and episode.transitions:
-        episode.transitions[-1].info.setdefault("agent", {}).update(values)
+        last = episode.transitions[-1]
+        noted = {**last.info.get("agent", {}), **values}
+        episode.transitions[-1] = replace(last, info={**last.info, "agent": noted})
 
 
 AGENTS: Registry[type[Agent]] = Registry("agent", "paw_train.agents")

@@ -181,7 +181,7 @@ def _informative(
     for number in range(1, extra + 1):
         if len(informative_groups(sampled)) >= groups:
             break
-        sampled += _moved(roll_out(), number * groups)
+        sampled = [*sampled, *_moved(roll_out(), number * groups)]
     # nothing to learn from: an update's groups all the same, or they would outweigh other environments
     return sampled, set(sorted(informative_groups(sampled))[:groups]) or first
 
