@@ -1,7 +1,7 @@
 """PaW's world-model supervision, equation by equation (arXiv 2606.02388, section 3).
 
-Which transitions of an update are supervised (Eq. 4), with which loss (Eq. 7-8), how strongly each group
-(Eq. 10), and how strongly each transition (Eq. 11). Pure functions; nothing here calls a model.
+Which transitions of an update are supervised (Eq. 4), with which loss (Eq. 7-8; training takes it token by
+token from `losses.world_model`), how strongly each group (Eq. 10) and each transition (Eq. 11).
 
 Token tensors are `[B, T]`; position `t` is about token `t`. Nothing outside a mask is read, be it NaN.
 """

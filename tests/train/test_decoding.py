@@ -19,9 +19,9 @@ from transformers import Lfm2Config, Lfm2ForCausalLM, LlamaConfig, LlamaForCausa
 from paw_train.policies.local import attention, decoder, token_loop  # noqa: E402
 from paw_train.policies.local.decoder import BatchDecoder  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
-from paw_train.policies.local.sampling import sample_tokens, truncate, uniforms  # noqa: E402
+from paw_train.policies.local.sampling import filter_logits, sample_tokens, uniforms  # noqa: E402
 from paw_train.policies.local.session import LocalSession, respond  # noqa: E402
-from paw_train.policies.local.stop_strings import StopTexts  # noqa: E402
+from paw_train.policies.local.stop_strings import StopStrings  # noqa: E402
 from paw_train.rollouts.chat import ChatFormat  # noqa: E402
 from paw_train.rollouts.policy import Request, Sampling  # noqa: E402
 
@@ -278,7 +278,7 @@ def test_logprobs_are_those_of_the_distribution_that_was_sampled() -> None:
             for t, (token, logprob) in enumerate(zip(response.ids, response.logprobs, strict=True)):
                 logits = _alone([*context, *response.ids[:t]])[None] / (sampling.temperature or 1)
                 if sampling.truncated:
-                    logits = truncate(logits, sampling)
+                    logits = filter_logits(logits, sampling)
                 expected = torch.log_softmax(logits, -1)[0, token]
                 assert abs(float(expected) - logprob) < 2e-3
 
@@ -317,7 +317,7 @@ def test_truncation_keeps_what_its_definition_says(
 ) -> None:
     probs = torch.tensor(weights, dtype=torch.float64)
     probs = probs / probs.sum()
-    left = truncate(probs.log()[None], Sampling(1.0, 8, (), top_p, top_k))[0].isfinite()
+    left = filter_logits(probs.log()[None], Sampling(1.0, 8, (), top_p, top_k))[0].isfinite()
     ranked = sorted(range(len(weights)), key=lambda i: -weights[i])
     pool = ranked[: top_k or len(ranked)]
     mass, kept, whole = 0.0, set(), float(sum(probs[i] for i in pool))
@@ -370,7 +370,7 @@ def test_a_response_ends_with_the_token_that_completes_a_stop_text(
         ["".join(pieces)] if chunked else pieces
     )  # the tokenizer may merge across pieces, or not
     ids = [token for text in texts for token in CHAT.content(text)]
-    finder = StopTexts(CHAT, stops)
+    finder = StopStrings(CHAT, stops)
     end = next((n for n in range(1, len(ids) + 1) if finder.ends(ids[:n])), len(ids))
     assert end == _first_end(ids, stops)
     text = finder.truncate(CHAT.decode(ids[:end]))
@@ -382,7 +382,7 @@ def test_a_response_ends_with_the_token_that_completes_a_stop_text(
 
 def test_a_multi_byte_stop_ends_with_its_last_byte() -> None:
     ids = [TOKENIZER.convert_tokens_to_ids(c) for c in "ðŁĴ¡"]  # the four bytes of the light bulb
-    finder = StopTexts(CHAT, ["💡"])
+    finder = StopStrings(CHAT, ["💡"])
     assert [finder.ends(ids[:n]) for n in (1, 2, 3, 4)] == [False, False, False, True]
     assert CHAT.raw(ids) == "💡"
 
@@ -393,7 +393,7 @@ def test_a_printed_control_token_ends_nothing_and_stays_text() -> None:
     specials = set(TOKENIZER.get_added_vocab().values())
     assert not specials & set(ids)
     assert CHAT.raw(ids) == text
-    finder = StopTexts(CHAT, ["</action>"])
+    finder = StopStrings(CHAT, ["</action>"])
     assert not any(finder.ends(ids[:n]) for n in range(1, len(ids) + 1))
     assert finder.ends([*ids, TOKENIZER.convert_tokens_to_ids("<|im_end|>")])
     whole = CHAT.dialogue([{"role": "user", "content": text}])
@@ -418,7 +418,7 @@ def test_ids_stay_as_sampled_and_the_text_ends_with_the_stop() -> None:
 
 def test_an_empty_stop_text_is_refused() -> None:
     with pytest.raises(ValueError, match="empty"):
-        StopTexts(CHAT, ["</action>", ""])
+        StopStrings(CHAT, ["</action>", ""])
 
 
 # --- messages ----------------------------------------------------------------------------------------

@@ -88,7 +88,7 @@ def test_new_weights_are_those_that_answer(both: Any) -> None:
     [Sampling(0.7, 12, ()), Sampling(1.0, 12, (), top_p=0.8), Sampling(1.0, 12, (), top_k=5)],
 )
 def test_sampled_logprobs_are_those_of_the_distribution(both: Any, sampling: Sampling) -> None:
-    from paw_train.policies.local.sampling import truncate
+    from paw_train.policies.local.sampling import filter_logits
 
     local, engine = both
     answers = complete(engine, DIALOGUES, sampling, seed=5)
@@ -103,7 +103,7 @@ def test_sampled_logprobs_are_those_of_the_distribution(both: Any, sampling: Sam
             logits = local.model(input_ids=ids).logits[0, len(context) - 1 : -1]
         logits = logits / sampling.temperature
         if sampling.truncated:
-            logits = truncate(logits, sampling)
+            logits = filter_logits(logits, sampling)
         expected = torch.log_softmax(logits, -1)[torch.arange(len(answer.ids)), answer.ids]
         assert answer.logprobs == pytest.approx(expected.tolist(), abs=5e-3)
 

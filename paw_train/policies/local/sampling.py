@@ -55,7 +55,7 @@ def sample_tokens(logits: Tensor, sampling: Sampling, uniform: Tensor) -> tuple[
     else:
         scaled = logits / sampling.temperature
         if sampling.truncated:
-            scaled = truncate(scaled, sampling)
+            scaled = filter_logits(scaled, sampling)
         logprobs = torch.log_softmax(scaled, dim=-1)
         ids = _invert(logprobs, uniform.to(logits.device))
     return ids, logprobs.gather(-1, ids[:, None]).squeeze(-1)
@@ -70,7 +70,7 @@ def _invert(logprobs: Tensor, uniform: Tensor) -> Tensor:
     return torch.searchsorted(cumulative, target[:, None], right=True).squeeze(-1)
 
 
-def truncate(logits: Tensor, sampling: Sampling) -> Tensor:
+def filter_logits(logits: Tensor, sampling: Sampling) -> Tensor:
     """[B, V] tempered logits with -inf where ``top_k``, then ``top_p``, rule a token out.
 
     ``top_p`` counts among the tokens that ``top_k`` left (Holtzman et al. 2020, "The Curious Case of

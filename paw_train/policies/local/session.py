@@ -9,7 +9,7 @@ from torch import Tensor
 
 from paw_train.policies.local.decoder import BatchDecoder, Decoder, LoopedSteps, open_decoder
 from paw_train.policies.local.sampling import sample_tokens, uniforms
-from paw_train.policies.local.stop_strings import StopTexts
+from paw_train.policies.local.stop_strings import StopStrings
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import Request, Response, Sampling
 
@@ -26,7 +26,7 @@ class LocalSession:
 
     def __init__(self, model: Any, chat: ChatFormat, sampling: Sampling, growing: bool) -> None:
         self.model, self.chat, self.sampling = model, chat, sampling
-        self._stops = StopTexts(chat, sampling.stop)
+        self._stops = StopStrings(chat, sampling.stop)
         self._dialogues = DialogueCache(model) if growing else None
 
     def respond(self, requests: Sequence[Request]) -> list[Response]:
@@ -98,7 +98,7 @@ def respond(
     chat: Any,
     sampling: Sampling,
     seeds: Sequence[int],
-    stops: StopTexts | None = None,
+    stops: StopStrings | None = None,
 ) -> list[Response]:
     """Feeds rows their new contexts and samples a response for each.
 
@@ -112,7 +112,7 @@ def respond(
             shapes.
         stops: of ``sampling.stop``, if there is one already (it remembers tokens).
     """
-    stops = stops or StopTexts(chat, sampling.stop)
+    stops = stops or StopStrings(chat, sampling.stop)
     responses = {row: Response() for row in contexts}
     noise = uniforms(seeds, sampling.max_tokens if sampling.temperature else 1)
     steps: LoopedSteps | _OneByOne

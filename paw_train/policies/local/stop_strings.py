@@ -17,7 +17,7 @@ from paw_gym.internals.replies import stop_end, truncate
 _HALF_CHARACTER = "\ufffd"
 
 
-class StopTexts:
+class StopStrings:
     """Finds the end of responses."""
 
     def __init__(self, chat: Any, texts: Sequence[str]) -> None:

@@ -19,7 +19,7 @@ from torch import Tensor
 from paw_train.policies.local.loading import model_folder
 from paw_train.policies.local.lora import has_adapter
 from paw_train.policies.local.policy import LocalPolicy
-from paw_train.policies.local.stop_strings import StopTexts
+from paw_train.policies.local.stop_strings import StopStrings
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import Request, Response, Sampling
 from paw_train.settings.rollout import VLLMSettings
@@ -141,7 +141,7 @@ class VLLMSession:
 
     def __init__(self, policy: VLLMPolicy, sampling: Sampling) -> None:
         self.policy, self.sampling = policy, sampling
-        self._stops = StopTexts(policy.chat, sampling.stop)
+        self._stops = StopStrings(policy.chat, sampling.stop)
 
     def respond(self, requests: Sequence[Request]) -> list[Response]:
         """See ``rollouts.policy.Session``. A context that is too long fails its episode."""
