@@ -288,6 +288,17 @@ def test_a_revision_is_trained_evaluated_and_recorded(
         path = evaluate("someone/model", ["model.revision=v2", *FEW], out)
         assert json.loads(path.read_text())["model"] == "someone/model@v2"
     assert asked[4:] == ["v2"] * 4
+    foreign = Path(shutil.copytree(run / "checkpoints" / "latest" / "model", tmp_path / "peft"))
+    (foreign / lora.BASE_FILE).unlink()
+    config = json.loads((foreign / "adapter_config.json").read_text())
+    for named, given, wanted in (("v3", None, "v3"), ("v3", "v4", "v4"), (None, None, None)):
+        config |= {"base_model_name_or_path": "someone/model", "revision": named}
+        (foreign / "adapter_config.json").write_text(json.dumps(config))
+        LocalPolicy.load(foreign, revision=given)
+        assert asked[-2:] == [wanted] * 2
+    (foreign / "adapter_config.json").write_text(json.dumps({**config, "revision": "../v3"}))
+    with pytest.raises(ValueError, match=r"names '../v3' .* model\.revision=REVISION"):
+        LocalPolicy.load(foreign)
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ TRAINED, REFERENCE = "default", "reference"
 """names of the adapter that learns and of its frozen copy"""
 _NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 """of a model on the hub, or of an installed package that carries one"""
+_REVISION = re.compile(r"\w[\w.-]*(/\w[\w.-]*)*")
 _TARGETS: str | list[str] = "all-linear"
 """layers with adapters: all linear ones but the LM head"""
 BASE_FILE = "paw_base.json"
@@ -161,15 +162,26 @@ def saved_base(folder: Path) -> Base | None:
     return Base(**json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else None
 
 
-def base_path(folder: Path) -> str:
-    """The name of the model that a saved adapter belongs to, on the hub or of an installed package.
+def base_of(folder: Path, given: str | None, revision: str | None) -> tuple[str, str | None]:
+    """The name and revision of the model that a saved adapter belongs to; what the user gives goes first.
 
     Raises:
-        ValueError: the adapter does not name it, or names a folder, which is not opened for that.
+        ValueError: the adapter does not name it, or names a folder, which is not opened for that, or a
+            revision that cannot be one.
     """
     base = saved_base(folder)
     config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
     path = base.path if base is not None else config.get("base_model_name_or_path")
+    own = base.revision if base is not None else config.get("revision")
+    if own and revision is None and given in (None, path) and "/" in str(path):
+        if not _REVISION.fullmatch(str(own)):
+            raise ValueError(
+                f"The adapter {folder} names {own!r} as its model's revision, which cannot be one: give "
+                "the right one as model.revision=REVISION."
+            )
+        revision = None if Path(str(path)).exists() else str(own)
+    if given is not None:
+        return given, revision
     if not path:
         raise ValueError(
             f"The adapter {folder} does not name the model that it belongs to: give it as "
@@ -180,7 +192,7 @@ def base_path(folder: Path) -> str:
             f"The adapter {folder} belongs to the model in {path!r}, and no folder is opened because a file "
             f"names it. If it is right, give it yourself: model.lora.base={shlex.quote(str(path))}"
         )
-    return str(path)
+    return str(path), revision
 
 
 def add_reference(model: Any) -> None:

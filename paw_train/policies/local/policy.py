@@ -225,8 +225,7 @@ def _load_adapted(
     from transformers import AutoTokenizer
 
     saved = lora.saved_base(folder)
-    path = wanted.base or lora.base_path(folder)
-    revision = revision or (saved.revision if saved and path == saved.path else None)
+    path, revision = lora.base_of(folder, wanted.base, revision)
     model, tokenizer = load_model(path, dtype, attention, device, revision)
     base = Base.of(model, path, revision)
     if saved is not None:
