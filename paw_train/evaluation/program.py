@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from paw_gym.internals.files import naming_full_disk
 from paw_gym.internals.locks import only_process
-from paw_train.agents import agent_class
+from paw_train.agents import AGENTS, agent_class
 from paw_train.environments import (
     agent_env_maker,
     is_split,
@@ -261,9 +261,12 @@ def make_job(
         raise ValueError(f"--seeds is 1 or more, got {seeds}.")
     model = model if source_of(model) else model.rstrip("/")
     name = _agent_name(model, agent)
-    run_folder = run_of(Path(model)) if agent_class(name).needs_policy else None
+    asks = agent_class(name).needs_policy
+    run_folder = run_of(Path(model)) if asks else None
     agent_settings, others = _agent_settings(overrides)
     own, source = split_overrides(model, others)
+    for setting in (o.partition("=")[0] for o in own if o.startswith("model.") and not asks):
+        raise ValueError(f"{setting}: the agent {name!r} asks no model.")
     settings = settings_of(run_folder, panel, own, say)
     deciding = _deciding(model, source)
     plan = make_plan(settings, name, agent_settings, panel, seeds, deciding)
@@ -301,6 +304,11 @@ def _price(policy: Policy | None) -> Price | None:
 
 
 def _agent_name(model: str, agent: str | None) -> str:
+    if model in AGENTS and AGENTS[model].needs_policy and not Path(model).exists():
+        raise ValueError(
+            f"{model!r} is an agent, and the model that it asks is missing: paw eval MODEL --agent {model} "
+            "(MODEL is a run, a Hugging Face model, or openai:NAME)."
+        )
     if agent is None:
         return model if model in ("expert", "random") else "policy"
     agent_class(agent)

@@ -105,7 +105,7 @@ POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12
         ("model.safetensors", b"", "is cut off or is not a safetensors file"),
         ("model.safetensors", POINTER, "is a Git LFS pointer.*git lfs pull"),
         ("model.safetensors", b"<!DOCTYPE html><html></html>", "is a web page"),
-        ("config.json", None, "is cut off or is not a json file"),
+        ("config.json", None, "is cut off or is not a json file .*download it again"),
         ("tokenizer.json", POINTER, "is a Git LFS pointer"),
     ],
 )
@@ -122,11 +122,11 @@ def test_a_damaged_file_of_a_model_is_named(
 def test_a_damaged_adapter_is_named(tmp_path: Path) -> None:
     pytest.importorskip("peft")
     base = _saved(tmp_path / "m")
-    LocalPolicy.load(base, adapter=LoraSettings(rank=2)).save(tmp_path / "a")
-    weights = tmp_path / "a" / "adapter_model.safetensors"
+    LocalPolicy.load(base, adapter=LoraSettings(rank=2)).save(tmp_path / "checkpoints" / "a")
+    weights = tmp_path / "checkpoints" / "a" / "adapter_model.safetensors"
     weights.write_bytes(weights.read_bytes()[:500])
-    with pytest.raises(ValueError, match=r"a/adapter_model\.safetensors is cut off"):
-        LocalPolicy.load(tmp_path / "a", adapter=LoraSettings(base=str(base)))
+    with pytest.raises(ValueError, match=r"a/adapter_model\.safetensors is cut off.*train again"):
+        LocalPolicy.load(tmp_path / "checkpoints" / "a", adapter=LoraSettings(base=str(base)))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

@@ -61,6 +61,11 @@ def find_model(path: str | Path, revision: str | None = None) -> Place:
 
 def _find(path: str | Path) -> Place:
     text, there = str(path), Path(path).expanduser()
+    if (there / "result.json").is_file() and not (there / "config.json").is_file():
+        raise ValueError(
+            f"{text!r} holds an evaluation (result.json) and no model: `paw view` shows it, and the "
+            "`paw eval` that wrote it repeats it with --fresh."
+        )
     if there.is_dir():
         model = there / "model"  # of a checkpoint, which holds the trainer's state beside it
         whole = (there / "config.json").is_file() or not (model / "config.json").is_file()
@@ -205,7 +210,9 @@ def damage_of(file: Path) -> str | None:
             gguf.GGUFReader(file)
     except Exception as error:  # readers raise what they happen to
         kind = file.suffix.removeprefix(".")
-        return f"is cut off or is not a {kind} file ({error}); download it again"
+        own = "choose another checkpoint of its run, or train again"
+        mend = own if "checkpoints" in file.parts else "download it again"
+        return f"is cut off or is not a {kind} file ({error}); {mend}"
     return None
 
 
