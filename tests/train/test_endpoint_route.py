@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from typing import Any
@@ -136,6 +138,20 @@ def test_a_proxy_s_page_names_the_proxy_and_not_the_key(
     assert "NO_PROXY=model.example" in said
     assert "OPENAI_API_KEY" not in said
     assert "word" not in said
+
+
+def test_a_host_that_takes_no_connection_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paw_train.policies.endpoint.policy.CONNECT_SECONDS", 0.1)
+    with contextlib.ExitStack() as held, socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for _ in range(4):  # those that wait are as many as may
+            one = held.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(full.getsockname())
+        url = f"http://127.0.0.1:{full.getsockname()[1]}/v1"
+        with pytest.raises(EndpointError, match=f"Nothing answers at {url} .no connection within"):
+            ask(url)
 
 
 @pytest.mark.parametrize(

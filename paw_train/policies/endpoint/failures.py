@@ -204,17 +204,19 @@ def run_failure(
         first_contact: nothing was ever answered there, and asking again did not help.
         refusal: what refusals mean, by status.
     """
-    from paw_train.policies.endpoint.transport import http_library
+    from paw_train.policies.endpoint.transport import CONNECT_SECONDS, http_library
 
     httpx = http_library()
     url, proxy = route.shown, route.proxy_name
     directly = f"NO_PROXY={route.host} asks the server directly."
     cause = error.__cause__
-    if isinstance(cause, httpx.ConnectError | httpx.ProxyError) and first_contact:
+    unconnected = isinstance(cause, httpx.ConnectError | httpx.ConnectTimeout | httpx.ProxyError)
+    if unconnected and first_contact:
+        why = str(cause) or f"no connection within {CONNECT_SECONDS:g} s"
         if proxy:
-            return f"Nothing answers at {url} by {proxy}: {cause}. {directly}"
+            return f"Nothing answers at {url} by {proxy}: {why}. {directly}"
         return (
-            f"Nothing answers at {url} ({cause}). Is the server running, and does the address end in /v1 "
+            f"Nothing answers at {url} ({why}). Is the server running, and does the address end in /v1 "
             "(endpoint.url=...)?"
         )
     malformed = isinstance(error, MalformedAnswer) and not isinstance(error, ReportedError)

@@ -37,6 +37,7 @@ from paw_train.policies.endpoint.failures import (
     run_failure,
 )
 from paw_train.policies.endpoint.transport import (
+    CONNECT_SECONDS,
     LONGEST_ASKED,
     Backoff,
     BudgetReached,
@@ -44,6 +45,7 @@ from paw_train.policies.endpoint.transport import (
     Limits,
     Use,
     asked_wait,
+    http_library,
     route_to,
 )
 from paw_train.rollouts.policy import (
@@ -149,7 +151,7 @@ class EndpointPolicy:
             api_key=self._key or "none",
             base_url=self._route.base,
             default_headers={"api-key": self._key} if azure else None,
-            timeout=self.settings.timeout,
+            timeout=http_library().Timeout(self.settings.timeout, connect=CONNECT_SECONDS),
             # the client's own retries pass by limits and budgets, and heed no wait above a minute
             max_retries=0,
             http_client=self._route.client(),

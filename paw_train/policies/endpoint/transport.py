@@ -20,6 +20,8 @@ from paw_train.settings.endpoint import EndpointSettings
 
 FIRST_WAIT = 0.5
 """most seconds before the first retry; twice as many before each later one, up to sixty times as many"""
+CONNECT_SECONDS = 15.0
+"""for a connection; a host that takes none is away, and one that takes long to answer is not"""
 LONGEST_ASKED = 600.0
 """seconds; a server that asks for a longer pause (an account's day is over) ends the run as a budget does"""
 _PATHS = re.compile(r"/(chat/)?completions/?$")
