@@ -4,7 +4,6 @@ import importlib
 import json
 import os
 import socket
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -92,13 +91,6 @@ def is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
-
-
-def wait_until(condition: Callable[[], bool], what: str, seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
-        time.sleep(0.05)
 
 
 def _need_server() -> None:

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from servers import wait_until
 
 from paw_gym import make_remote
 from paw_gym.remote import ServerUnavailableError
 
-from .conftest import RunningGateway, is_alive, wait_until
+from .conftest import RunningGateway, is_alive
 
 MINE, THEIRS = "a-secret-of-mine", "a-secret-of-theirs"
 OPEN = {"op": "open", "env_id": "tests/Dice-v0"}

@@ -9,7 +9,7 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
-from servers import free_port
+from servers import free_port, wait_until
 
 from paw_gym import AgentInterface, EnvPool, check_text_env, make_remote
 from paw_gym.internals.constructors import has_splits
@@ -243,17 +243,11 @@ def test_a_session_that_expired_is_told_and_replaced(serve: Any) -> None:
     gateway = serve("--session-minutes", "0.1", "--workers", "1")
     env = make_remote(gateway.url, "tests/Dice-v0")
     env.reset(seed=0)
-    _wait_for_no_sessions(gateway)
+    wait_until(lambda: gateway.ask("GET", "/health")[1]["sessions"] == 0, "sessions expire")
     with pytest.raises(SessionLostError, match="expired.*reset"):
         env.step("roll")
     env.reset(seed=0)
     env.step("roll")
-
-
-def _wait_for_no_sessions(gateway: RunningGateway) -> None:
-    from .conftest import wait_until
-
-    wait_until(lambda: gateway.ask("GET", "/health")[1]["sessions"] == 0, "sessions expire")
 
 
 def test_environments_that_nobody_closed_are_closed(gateway: RunningGateway) -> None:

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from servers import wait_until
 
-from .conftest import is_alive, wait_until
+from .conftest import is_alive
 
 sys.path.insert(0, str(Path(__file__).parent))
 import troubles  # noqa: F401  (clients play the same environments beside)

@@ -123,6 +123,21 @@ if kill_at is not None:
 train_from_recipe("smoke", overrides, quiet=True)
 """
 
+HELD = """
+import sys, time
+from pathlib import Path
+from paw_train.training import local
+record = local.append_jsonl
+def record_and_wait(*line):
+    record(*line)
+    print("recorded", flush=True)
+    while not Path(sys.argv[1]).exists():
+        time.sleep(0.01)
+local.append_jsonl = record_and_wait
+local.train_from_recipe("smoke", sys.argv[2:])
+"""
+"""waits after each update's record until there is a file, its first argument; the others are settings"""
+
 
 def run_smoke(overrides: Sequence[str], kill_at: KillAt | None = None) -> Ended:
     """Trains the recipe ``smoke`` in another process.

@@ -29,6 +29,15 @@ def free_port() -> int:
             return port
 
 
+def wait_until(check: Callable[[], Any], what: str = "it", seconds: float = 120.0) -> Any:
+    """What a check gives once it is true; the limit only ends a test that has failed."""
+    end = time.monotonic() + seconds
+    while not (found := check()):
+        assert time.monotonic() < end, f"{what}: not within {seconds} s"
+        time.sleep(0.05)
+    return found
+
+
 def status_of(url: str, **headers: str) -> int:
     try:
         with urllib.request.urlopen(urllib.request.Request(url, headers=headers)) as answer:

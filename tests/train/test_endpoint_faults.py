@@ -17,6 +17,7 @@ pytest.importorskip("openai")
 
 import fake_endpoint as fake
 from forked import Forked
+from servers import free_port
 
 from paw_train.evaluation import evaluate_from_args
 
@@ -85,18 +86,16 @@ class Supervised:
     """A failing server in a process of its own, started again each time that it was killed."""
 
     def __init__(self) -> None:
-        self.port, self.lives = 0, 0
+        self.port, self.lives = free_port(), 0
         self._stopped = threading.Event()
         self._process = self._start()
         self._thread = threading.Thread(target=self._watch)
 
     def _start(self) -> subprocess.Popen[str]:
-        arguments = map(str, (self.port, DIES_AT, self.lives, json.dumps(FAULTS)))
-        process = subprocess.Popen(
-            [sys.executable, str(SERVER), *arguments], stdout=subprocess.PIPE, text=True
-        )
+        words = map(str, (SERVER, self.port, DIES_AT, self.lives, json.dumps(FAULTS)))
+        process = subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
-        self.port = int(process.stdout.readline())
+        assert int(process.stdout.readline()) == self.port
         process.stdout.close()
         self.lives += 1
         return process

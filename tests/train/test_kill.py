@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from files import measured
-from forked import Ended, Forked, KillAt, run_smoke
+from forked import HELD, Ended, Forked, KillAt, run_smoke
 
 pytest.importorskip("torch")
 
@@ -99,31 +99,17 @@ def test_an_update_that_is_killed_is_repeated_exactly(
     assert _record(tmp_path / "cut") == _record(tmp_path / "whole")
 
 
-WAITS_IN_ITS_FIRST_UPDATE = """
-import signal, sys
-from paw_train.training import local
-record = local.append_jsonl
-def record_and_wait(*line):
-    record(*line)
-    print("recorded", flush=True)
-    signal.pause()
-local.append_jsonl = record_and_wait
-local.train_from_recipe("smoke", sys.argv[1:], quiet=True)
-"""
-
-
 @pytest.mark.slow
 def test_two_processes_do_not_work_on_one_run(tmp_path: Path) -> None:
     from paw_train.training.local import train_from_recipe
 
     settings = [f"out={tmp_path}", "updates=1", "evaluation.every=0", "threads=1"]
     log = tmp_path / "smoke" / "metrics.jsonl"
-    first = Forked(WAITS_IN_ITS_FIRST_UPDATE, *settings)
+    first = Forked(HELD, tmp_path / "go", *settings)
     try:
-        while not first.said():
+        while "recorded" not in first.said():
             assert first.process.is_alive(), first.wait().output
             time.sleep(0.05)
-        assert first.said() == "recorded\n"
         before = log.read_bytes()
         for fresh in (False, True):
             with pytest.raises(ValueError, match=r"Another process is working in .*smoke\."):

@@ -235,9 +235,7 @@ def gradient(model, losses) -> Tensor:
 
 
 class TestMicroBatches:
-    @settings(
-        max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-    )
+    @settings(max_examples=25, suppress_health_check=list(HealthCheck))
     @given(st.data())
     def test_gradients_of_any_split_add_up(self, model, data):
         seed = data.draw(st.integers(0, 10**6))

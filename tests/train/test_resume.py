@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from files import measured
-from forked import Forked
+from forked import HELD, Forked
 
 torch = pytest.importorskip("torch")
 
@@ -23,24 +23,10 @@ from paw_train.settings import MAY_CHANGE, Settings, load_settings  # noqa: E402
 from paw_train.settings.base import flatten  # noqa: E402
 from paw_train.training.local import claim_folder, local_settings, train_from_recipe  # noqa: E402
 
-CODE = """
-import sys, time
-from pathlib import Path
-from paw_train.training import local
-record = local.append_jsonl
-def record_and_wait(*line):
-    record(*line)
-    print("recorded", flush=True)
-    while not Path(sys.argv[1], "go").exists():
-        time.sleep(0.01)
-local.append_jsonl = record_and_wait
-local.train_from_recipe("smoke", [f"out={sys.argv[1]}", "checkpoint_every=1"])
-"""
-
 
 @pytest.mark.slow
 def test_interrupt_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
-    run = Forked(CODE, tmp_path)
+    run = Forked(HELD, tmp_path / "go", f"out={tmp_path}", "checkpoint_every=1")
     while "recorded" not in run.said():
         assert run.process.is_alive(), run.wait().output
         time.sleep(0.05)

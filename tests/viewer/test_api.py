@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ pytest.importorskip("fastapi")
 
 from hypothesis import given
 from hypothesis import strategies as st
+from servers import wait_until
 from starlette.testclient import TestClient
 
 from paw_gym.transition import Episode, Transition, read_jsonl
@@ -26,14 +26,6 @@ from paw_train.viewer.app import create_app
 from paw_train.viewer.folders import find_runs
 
 Ask = Callable[..., Any]
-
-
-def eventually(check: Callable[[], Any]) -> Any:
-    for _ in range(2400):
-        if found := check():
-            return found
-        time.sleep(0.05)
-    raise AssertionError("it never came true")
 
 
 @pytest.fixture
@@ -51,7 +43,7 @@ def opened() -> Iterator[Callable[[Path], Ask]]:
             return answer.json()
 
         name = ask("runs")["runs"][0]["name"]
-        eventually(lambda: ask("pulse", run=name)["indexing"] is None)
+        wait_until(lambda: ask("pulse", run=name)["indexing"] is None)
         ask.client = client  # type: ignore[attr-defined]
         return ask
 
@@ -183,7 +175,7 @@ def test_a_run_is_followed_while_it_trains(
     for name in ("tokens", "rollouts"):  # as training does: tokens first
         shutil.copy(small_run / name / "000002.jsonl", run / name)
     (run / "metrics.jsonl").write_text("".join(lines[:2]))
-    eventually(lambda: ask("run", run="small")["episodes"] == 16)
+    wait_until(lambda: ask("run", run="small")["episodes"] == 16)
     assert ask("curves", run="small")["update"] == [1, 2]
     after = ask("pulse", run="small")
     assert after["episodes"] > before["episodes"] and after["curves"] != before["curves"]
@@ -199,9 +191,9 @@ def test_a_run_is_followed_while_it_trains(
         assert answer.status_code in (200, 409)
         return answer.json()
 
-    eventually(lambda: shown().get("episode_id") == wanted)
+    wait_until(lambda: shown().get("episode_id") == wanted)
     (run / "rollouts" / "000002.jsonl").unlink()
-    eventually(lambda: ask("run", run="small")["episodes"] == 8)
+    wait_until(lambda: ask("run", run="small")["episodes"] == 8)
     ask("episode", 404, run="small", key="000002.0")
 
 

@@ -224,12 +224,11 @@ def test_hostile_text_stays_text(view: Any, pages: Any, tmp_path: Path) -> None:
         json.dumps({"name": bad, "updates": 1, "algorithm": {"name": bad}})
     )
     (run / "metrics.jsonl").write_text(json.dumps({"update": 1, bad: 1.0}) + "\n")
-    address = view(tmp_path)
+    address, marks = view(tmp_path), {"curves": "figure", "groups": ".side", "turns": ".row.turn"}
     for tab in ("curves", "groups", "episodes", "turns"):
         name = "%3Cb%3E%22run%22%20%26amp%3B%20100%25"
         pages.open(f"{address}/#/{name}/{tab}?ep=000001.0&turn=0&resp=1")
-        shown = {"curves": "figure", "groups": ".side", "turns": ".row.turn"}
-        pages.is_there(shown.get(tab, ".turn-card .tok"))
+        pages.is_there(marks.get(tab, ".turn-card .tok"))
         if tab == "episodes":
             pages.key("o"), pages.key("a")
             pages.wait_for("document.querySelectorAll('.admissible li, .prompt pre').length === 2")
