@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from paw_gym.internals.printable import counted
 from paw_train.agents import AGENTS
 from paw_train.evaluation.comparison import load_result
 from paw_train.evaluation.fingerprint import public
@@ -94,8 +95,7 @@ def _played(result: Result) -> list[Any]:
 
 
 def _section(group: Sequence[Result], ambiguous: bool) -> str:
-    first = group[0]
-    environment = first["environment"]
+    first, environment = group[0], group[0]["environment"]
     name = f" ({str(environment['behaviour'])[:12]})" if ambiguous else ""
     split = f", split `{environment['split']}`" if environment["split"] else ""
     arguments = ", ".join(f"{k}={v}" for k, v in environment["arguments"].items())
@@ -104,7 +104,7 @@ def _section(group: Sequence[Result], ambiguous: bool) -> str:
     )
     return (
         f"\n## {first['panel']}{name}\n\n"
-        f"{first['n']} tasks of `{first['env_id']}`{split}; "
+        f"{counted(first['n'], 'task')} of `{first['env_id']}`{split}; "
         f"`{arguments or 'default arguments'}`. Panel `{first['panel_hash'][:12]}`, "
         f"behavior `{str(environment['behaviour'])[:12]}`.\n\n"
         + _line(COLUMNS)

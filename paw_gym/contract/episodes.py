@@ -13,6 +13,7 @@ from paw_gym.contract.report import CheckSkipped, ContractViolation, require
 from paw_gym.contract.subject import JUNK, Moment, Script, Subject, choose, replay, start
 from paw_gym.core import INFO_KEYS, TextEnv
 from paw_gym.internals.canonical import require_json
+from paw_gym.internals.printable import counted
 from paw_gym.transition import Episode, read_jsonl, read_parquet, write_jsonl, write_parquet
 
 _TYPES: dict[str, type] = {
@@ -34,7 +35,7 @@ def info_keys(subject: Subject) -> str:
             count += 1
         first = replay(subject.make(), Script(script.seed, script.task_id, ()))[0]
         require(not first.info["success"], "info['success'] is already True at reset.")
-    return f"{count} infos"
+    return counted(count, "info")
 
 
 def _check_info(info: dict[str, Any], task_id: str, where: str) -> None:
@@ -74,7 +75,7 @@ def admissible_actions(subject: Subject) -> str:
             if not left:
                 break
             moment = Moment(*env.step(left.pop(0)))
-    return f"{tried} actions tried" if tried else "not listed by this environment"
+    return f"{counted(tried, 'action')} tried" if tried else "not listed by this environment"
 
 
 def _try_listed(env: TextEnv, listed: Sequence[str] | None, rng: random.Random) -> int:
@@ -161,7 +162,7 @@ def transitions(subject: Subject) -> str:
             count += 1
         if raw[-1].over:
             require(raw[-1].observation, f"Task {script.task_id!r}: the last observation is empty.")
-    return f"{count} transitions"
+    return counted(count, "transition")
 
 
 LONGEST = 2000
@@ -199,8 +200,8 @@ def truncation(subject: Subject) -> str:
             )
             longest = max(longest, steps)
             if moment.truncated:
-                return f"truncated after {steps} steps"
-    return f"every episode ended by the rules, after at most {longest} steps"
+                return f"truncated after {counted(steps, 'step')}"
+    return f"every episode ended by the rules, after at most {counted(longest, 'step')}"
 
 
 def step_after_end(subject: Subject) -> str:
@@ -222,7 +223,7 @@ def step_after_end(subject: Subject) -> str:
         copy = subject.make()
         copy.restore_state(env.save_state())
         _require_refusal(copy, "in a restored end of an episode")
-    return f"{len(subject.scripts)} ends"
+    return counted(len(subject.scripts), "end")
 
 
 def _require_refusal(env: TextEnv, when: str) -> None:
@@ -270,10 +271,10 @@ def _check_records(
         write(path, written)
         found = list(read(path))
     count = len(written)
-    require(count == len(found), f"{form}: {count} episodes written, {len(found)} read.")
+    require(count == len(found), f"{form}: {counted(count, 'episode')} written, {len(found)} read.")
     for left, right in zip(written, found, strict=True):
         require(left == right, f"{form}: the episode of task {left.task_id!r} came back different.")
-    return f"{count} episodes"
+    return counted(count, "episode")
 
 
 CHECKS = (

@@ -22,6 +22,7 @@ from paw_gym.contract.subject import (
     require_same,
     start,
 )
+from paw_gym.internals.printable import counted
 
 
 def determinism(subject: Subject) -> str:
@@ -32,7 +33,7 @@ def determinism(subject: Subject) -> str:
         fresh = with_other_global_state(lambda script=script: replay(subject.make(), script))  # type: ignore[misc]
         require_same(first, fresh, "a fresh instance with the same seed")
         require_same(first, replay(env, script), "reset of a used instance with the same seed")
-    return f"{len(subject.scripts)} episodes, played three times"
+    return f"{counted(len(subject.scripts), 'episode')}, played three times"
 
 
 def with_other_global_state(call: Callable[[], list[Moment]]) -> list[Moment]:

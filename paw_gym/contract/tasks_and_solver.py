@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from paw_gym.contract.report import ContractViolation, require
 from paw_gym.contract.subject import Moment, Script, Subject, replay, start
+from paw_gym.internals.printable import counted
 
 _ATTEMPTS = 5
 """episodes in which an expert may lose to chance"""
@@ -27,7 +28,7 @@ def task_ids(subject: Subject) -> str:
                 isinstance(task.instruction, str) and task.instruction.strip(),
                 f"Task {task.id!r} has no instruction: {task.instruction!r}.",
             )
-    return f"{len(ids)} tasks"
+    return counted(len(ids), "task")
 
 
 def fingerprint(subject: Subject) -> str:
@@ -68,7 +69,7 @@ def task_options(subject: Subject) -> str:
         lambda: env.reset(options={"task_index": len(ids)}), IndexError, "an index out of range"
     )
     _error_of(lambda: env.reset(options={"no_such": 1}), ValueError, "an unknown reset option")
-    return f"{len(subject.task_ids)} tasks by id and by index; unknown ones refused"
+    return f"{counted(len(subject.task_ids), 'task')} by id and by index; unknown ones refused"
 
 
 def _error_of(call: object, expected: type[Exception], what: str) -> Exception:
@@ -104,11 +105,12 @@ def reference_solver(subject: Subject) -> str:
             found = next((n for s in seeds if (n := _expert_steps(subject, s, task_id))), 0)
             require(
                 found or not problem,
-                f"{problem} Nor does expert() reach success in {len(seeds)} episodes.",
+                f"{problem} Nor does expert() reach success in {counted(len(seeds), 'episode')}.",
             )
             steps, won = steps or found, won + bool(found)
         lengths.append(steps)
-    solved = f"{len(lengths)} tasks solved in {min(lengths)} to {max(lengths)} steps"
+    length = f"{min(lengths)} to {counted(max(lengths), 'step')}"
+    solved = f"{counted(len(lengths), 'task')} solved in {length}"
     return f"{solved}, {won} of them by the expert" if won else solved
 
 

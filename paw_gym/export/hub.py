@@ -18,6 +18,7 @@ from paw_gym.export.exporters import (
     yaml_text,
 )
 from paw_gym.internals.files import new_folder
+from paw_gym.internals.printable import counted
 from paw_gym.transition import Episode, write_parquet
 
 SHARD = 50_000
@@ -101,8 +102,8 @@ configs:
 
 # {name}
 
-{tally.transitions:,} transitions of {tally.episodes:,} episodes, {tally.successes:,} of them
-successful, from {tally.environments}.
+{counted(tally.transitions, "transition")} of {counted(tally.episodes, "episode")}, {tally.successes:,} of
+them successful, from {tally.environments}.
 
 ```python
 from datasets import load_dataset

@@ -17,6 +17,7 @@ from typing import Any
 from paw_gym.export.exporters import Tally, require_absent, with_clean_texts, yaml_text
 from paw_gym.internals.files import new_folder
 from paw_gym.internals.naming import require_choice
+from paw_gym.internals.printable import counted
 from paw_gym.internals.tool_calls import call_messages, in_tags, tool_schemas, tools_of
 from paw_gym.transition import Episode
 
@@ -152,7 +153,9 @@ def _require_examples(summary: SFTSummary, failures: bool) -> None:
         return
     tally = summary.tally
     if tally.transitions == 0:
-        raise ValueError(f"There is nothing to learn from: {tally.episodes} episodes, no step.")
+        raise ValueError(
+            f"There is nothing to learn from: {counted(tally.episodes, 'episode')}, no step."
+        )
     if failures or tally.successes:
         whose = "" if failures else " that succeeded"
         raise ValueError(
@@ -171,7 +174,9 @@ def _card(name: str, summary: SFTSummary) -> str:
         f"- config_name: {kind}\n  data_files: [{{split: train, path: {kind}.jsonl}}]"
         for kind in summary.rows
     )
-    counts = "\n".join(f"- `{kind}`: {count:,} examples" for kind, count in summary.rows.items())
+    counts = "\n".join(
+        f"- `{kind}`: {counted(count, 'example')}" for kind, count in summary.rows.items()
+    )
     kind = next(iter(summary.rows))
     return f"""---
 pretty_name: {yaml_text(name)}
@@ -182,7 +187,7 @@ configs:
 
 # {name}
 
-Chat-format examples from {summary.tally.episodes:,} episodes of {summary.tally.environments}:
+Chat-format examples from {counted(summary.tally.episodes, "episode")} of {summary.tally.environments}:
 
 {counts}
 

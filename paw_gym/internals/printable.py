@@ -25,6 +25,11 @@ def one_line(text: object) -> str:
     return printable(" ".join(str(text).split()))
 
 
+def counted(count: int, noun: str) -> str:
+    """A number and what it counts: ``1 task``, ``1,024 tasks``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def markdown_text(text: object) -> str:
     """A text as Markdown that shows it: no link, picture, HTML or cell of a table comes of it."""
     return _MARKDOWN.sub(r"\\\1", one_line(text)).replace("://", ":\\//")

@@ -68,7 +68,7 @@ def download(
     from rich.progress import TaskProgressColumn
 
     from paw_gym.data import default_folder, download_dataset, load_manifest, read_receipt
-    from paw_gym.internals.printable import safe_console
+    from paw_gym.internals.printable import counted, safe_console
 
     if mirror is not None and from_folder is not None:
         raise ValueError("Give either --mirror or --from-folder, not both.")
@@ -89,7 +89,7 @@ def download(
     if before is not None and not force:
         console.print(f"[green]Already here:[/green] {folder} (--force downloads it again)")
     else:
-        console.print(f"[green]Done:[/green] {len(receipt['files']):,} files in {folder}")
+        console.print(f"[green]Done:[/green] {counted(len(receipt['files']), 'file')} in {folder}")
         unknown = [a["name"] for a in receipt["archives"] if not a["sha256_was_known"]]
         if unknown:
             console.print(
@@ -110,7 +110,7 @@ def verify(
     from rich.progress import TaskProgressColumn
 
     from paw_gym.data import default_folder, load_manifest, read_receipt, verify_dataset
-    from paw_gym.internals.printable import safe_console
+    from paw_gym.internals.printable import counted, safe_console
 
     folder = dest or default_folder(load_manifest(name).name)
     if not folder.is_dir():
@@ -124,8 +124,9 @@ def verify(
         console.print(problem, style="red", markup=False)
     if problems:
         console.print(
-            f"[bold red]{len(problems)} files differ[/bold red] in {folder}; "
-            f"`paw data download {name} --force` downloads them again."
+            f"[bold red]{counted(len(problems), 'file')} differ{'s' * (len(problems) == 1)}[/bold red] "
+            f"in {folder}; "
+            f"`paw data download {name} --force` downloads what is right."
         )
         raise typer.Exit(1)
     count = len((read_receipt(folder) or {"files": {}})["files"])
@@ -171,7 +172,7 @@ def build(
     from rich.progress import MofNCompleteColumn
 
     from paw_gym.internals.naming import require_choice
-    from paw_gym.internals.printable import safe_console
+    from paw_gym.internals.printable import counted, safe_console
     from paw_gym.retrieval.corpus import Corpus
 
     require_choice("index of a retriever", retriever, KINDS)
@@ -180,7 +181,7 @@ def build(
     if opened.skipped:
         lines = ", ".join(map(str, opened.skipped[:5]))
         console.print(
-            f"[yellow]{len(opened.skipped)} malformed lines left out[/yellow]: {lines} ..."
+            f"[yellow]{counted(len(opened.skipped), 'malformed line')} left out[/yellow]: {lines} ..."
         )
     with progress_bars(MofNCompleteColumn()) as progress:
         if retriever == "bm25":
@@ -200,7 +201,7 @@ def build(
             build_dense_index(opened, encoder, folder, kind, storage, size, progress=progress)
     size = sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())
     console.print(
-        f"[green]Done:[/green] {len(opened):,} passages, {size / 1e6:,.1f} MB in {folder}\n"
+        f"[green]Done:[/green] {counted(len(opened), 'passage')}, {size / 1e6:,.1f} MB in {folder}\n"
         f"Use it: paw serve retriever --retriever {retriever} --corpus {corpus} --index {folder}"
     )
 

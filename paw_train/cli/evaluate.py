@@ -248,7 +248,7 @@ def compare_results(
     second: Annotated[str, typer.Argument(help="Another result, on the same panel.")],
 ) -> None:
     """Compare two results task by task; refuse results that are not comparable, with the reason."""
-    from paw_gym.internals.printable import safe_console
+    from paw_gym.internals.printable import counted, safe_console
     from paw_train.evaluation.comparison import compare, load_result
 
     results = load_result(first), load_result(second)
@@ -258,7 +258,7 @@ def compare_results(
     low, high = found.ci95
     console.print(
         f"Second - first: {100 * found.difference:+.1f} points, 95 % interval {100 * low:+.1f} to "
-        f"{100 * high:+.1f}, p = {found.p_value:.3g} ({found.test}); of {found.n} tasks "
+        f"{100 * high:+.1f}, p = {found.p_value:.3g} ({found.test}); of {counted(found.n, 'task')} "
         f"{found.improved} better, {found.worsened} worse."
     )
     if found.score_difference is not None:
@@ -367,10 +367,11 @@ def export_panel(
     force: Annotated[bool, typer.Option("--force", help="Replace existing output.")] = False,
 ) -> None:
     """Write the tasks of a panel, with hashes of their games, and a loader that needs no package."""
+    from paw_gym.internals.printable import counted
     from paw_train.evaluation.kit import LOADER, write_kit
 
     about = write_kit(name, out, overrides or [], force)
     typer.echo(
-        f"Wrote {about['tasks']} tasks of {about['panel']} ({about['panel_hash'][:12]}) and "
+        f"Wrote {counted(about['tasks'], 'task')} of {about['panel']} ({about['panel_hash'][:12]}) and "
         f"{LOADER.name} to {out}. Check trajectories: paw replay FILE.jsonl --panel {out}"
     )

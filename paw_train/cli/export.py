@@ -74,7 +74,7 @@ def export(
 
     from paw_gym.export import read_episodes
     from paw_gym.export.exporters import EXPORTERS
-    from paw_gym.internals.printable import safe_console
+    from paw_gym.internals.printable import counted, safe_console
     from paw_train.cli.data import progress_bars
 
     if to in ("openenv", "verifiers"):
@@ -102,7 +102,8 @@ def export(
         )
     console = safe_console(highlight=False, soft_wrap=True)
     console.print(
-        f"[green]Wrote[/green] {tally.transitions:,} transitions of {tally.episodes:,} episodes "
+        f"[green]Wrote[/green] {counted(tally.transitions, 'transition')} of "
+        f"{counted(tally.episodes, 'episode')} "
         f"({tally.successes:,} successful) to {out}"
     )
     console.print(f"Use it: {exporter.use.format(path=str(out))}", markup=False)
@@ -172,7 +173,7 @@ def sft_data(
     from paw_gym.export import read_episodes
     from paw_gym.export.sft import KINDS, write_sft
     from paw_gym.internals.naming import require_choice
-    from paw_gym.internals.printable import safe_console
+    from paw_gym.internals.printable import counted, safe_console
     from paw_train.cli.data import progress_bars
 
     if only is not None:
@@ -192,9 +193,9 @@ def sft_data(
         )
     console = safe_console(highlight=False, soft_wrap=True)
     tally = summary.tally
-    console.print(f"{tally.episodes:,} episodes, {tally.successes:,} of them successful")
+    console.print(f"{counted(tally.episodes, 'episode')}, {tally.successes:,} of them successful")
     for kind, count in summary.rows.items():
-        console.print(f"[green]Wrote[/green] {count:,} examples to {out / kind}.jsonl")
+        console.print(f"[green]Wrote[/green] {counted(count, 'example')} to {out / kind}.jsonl")
         console.print(
             f"  Use it: SFTTrainer(MODEL, train_dataset="
             f"load_dataset({str(out)!r}, {kind!r}, split='train'))",

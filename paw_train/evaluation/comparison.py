@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from paw_gym.internals.printable import markdown_text, one_line
+from paw_gym.internals.printable import counted, markdown_text, one_line
 from paw_train.evaluation.statistics import (
     crossed_difference_interval,
     difference_interval,
@@ -96,7 +96,7 @@ def reasons_against(first: Result, second: Result) -> list[str]:
     for name, result in (("first", first), ("second", second)):
         if result.get("errors"):
             reasons.append(
-                f"{result['errors']} episodes of the {name} failed by an error and were not measured; "
+                f"{counted(result['errors'], 'episode')} of the {name} failed by an error, not measured; "
                 "the same `paw eval` runs these again"
             )
         elif not result.get("complete", True):

@@ -15,6 +15,7 @@ from typing import Any
 
 from paw_gym.core import TextEnv
 from paw_gym.internals.constructors import creator_of, defaults_of
+from paw_gym.internals.printable import counted
 from paw_gym.transition import Episode, Transition
 from paw_gym.wrappers import AgentInterface
 from paw_train.environments import agent_env_maker
@@ -64,9 +65,10 @@ class Replay:
     @property
     def verdict(self) -> str:
         if self.differences:
-            return f"DIFFERS: {len(self.differences)} difference(s)."
+            return f"DIFFERS: {counted(len(self.differences), 'difference')}."
+        played = f"{'all ' * (self.episodes > 1)}{counted(self.episodes, 'episode')}"
         return (
-            f"HOLDS: all {self.episodes} episodes, {self.steps} steps, and every number that follows from "
+            f"HOLDS: {played}, {counted(self.steps, 'step')}, and every number that follows from "
             "them."
         )
 
@@ -408,7 +410,8 @@ def _headline(result: Mapping[str, Any]) -> str:
     if rate is None or interval is None:
         return line
     low, high = (100 * float(bound) for bound in interval)
-    return f"{line}, success {100 * float(rate):.1f} % ({low:.1f} to {high:.1f}) on {result['n']} tasks"
+    tasks = counted(result["n"], "task")
+    return f"{line}, success {100 * float(rate):.1f} % ({low:.1f} to {high:.1f}) on {tasks}"
 
 
 def _changed(env: EnvSettings) -> str:

@@ -20,7 +20,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from paw_gym.internals.printable import safe_console
+from paw_gym.internals.printable import counted, safe_console
 from paw_train.settings.endpoint import money
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class EvaluationBar:
         self._progress.update(self._bar, completed=done)
 
     def turn(self, turns: int, spent: Spent) -> None:
-        parts = [f"{turns:,} turns"]
+        parts = [counted(turns, "turn")]
         if spent.calls:
             parts.append(f"{spent.prompt_tokens + spent.completion_tokens:,} tokens")
         if self._price is not None:
@@ -184,14 +184,14 @@ def _spent(result: Mapping[str, Any]) -> list[str]:
     if not result.get("model_calls"):
         return []
     tokens = result["tokens"]
-    counted = "tokens unknown" if tokens is None else (
+    used = "tokens unknown" if tokens is None else (
         f"{tokens['prompt']:,} prompt ({tokens['cached']:,} cached) and "
         f"{tokens['completion']:,} response tokens" if tokens["cached"] else
         f"{tokens['prompt']:,} prompt and {tokens['completion']:,} response tokens"
     )  # fmt: skip
     cost = result.get("cost")
     priced = "" if cost is None else f", cost {money(cost)}"
-    return [f"{result['model_calls']:,} model calls, {counted}{priced}"]
+    return [f"{counted(result['model_calls'], 'model call')}, {used}{priced}"]
 
 
 def _causes(result: Mapping[str, Any]) -> list[str]:
@@ -212,13 +212,15 @@ def _forgotten(result: Mapping[str, Any]) -> list[str]:
     lines = []
     if forgotten.get("episodes"):
         lines.append(
-            f"context: {forgotten['turns']} turns were left out, in {forgotten['episodes']} episodes "
-            f"({reason})"
+            f"context: {counted(forgotten['turns'], 'turn')} left out, in "
+            f"{counted(forgotten['episodes'], 'episode')} ({reason})"
         )
     if forgotten.get("prompts"):
-        lines.append(f"context: {forgotten['prompts']} prompts lost their oldest part ({reason})")
+        prompts = counted(forgotten["prompts"], "prompt")
+        lines.append(f"context: {prompts} lost the oldest part ({reason})")
     if forgotten.get("ended_episodes"):
-        lines.append(f"context: {forgotten['ended_episodes']} episodes ended at it ({reason})")
+        ended = counted(forgotten["ended_episodes"], "episode")
+        lines.append(f"context: {ended} ended at it ({reason})")
     return lines
 
 
@@ -230,7 +232,8 @@ def _missing(result: Mapping[str, Any]) -> list[str]:
         )
     if result["errors"]:
         reason = " ".join((result.get("first_error") or "unknown").strip().splitlines()[-1:])
-        lines.append(f"{result['errors']} episodes failed by an error. The first reason: {reason}")
+        failed = counted(result["errors"], "episode")
+        lines.append(f"{failed} failed by an error. The first reason: {reason}")
     if result.get("stopped"):
         lines.append(f"Stopped: {result['stopped']}")
     if lines:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from paw_gym.internals.printable import counted
 from paw_train.settings import Settings
 from paw_train.training.fit import Plan, anything, memory_plan, total
 from paw_train.training.openrlhf.mapping import command_line, require_possible
@@ -30,11 +31,11 @@ def render(plan: Plan) -> str:
         f"{'machine':<10}{'':>5}  {sum(plan.host.values()):.1f} GiB of its own memory"
         + (f" = {total(plan.host)}" if plan.host else ""),
         "",
-        f"An update: {plan.episodes} episodes of at most {plan.turns} turns; at most "
+        f"An update: {counted(plan.episodes, 'episode')} of at most {counted(plan.turns, 'turn')}; at most "
         f"{plan.train_tokens:,} tokens to train on, {plan.sampled_tokens:,} of them sampled.",
     ]
     if plan.resident is not None:
-        lines.append(f"One vLLM engine holds {plan.resident} episodes at their longest.")
+        lines.append(f"One vLLM engine holds {counted(plan.resident, 'episode')} of the longest.")
     lines += [f"Warning: {note}" for note in plan.notes]
     lines += [f"DOES NOT FIT: {problem}" for problem in plan.problems]
     if plan.remedy:

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from paw_gym.internals.constructors import check_arguments
+from paw_gym.internals.printable import counted
 from paw_gym.wrappers import AgentInterface
 from paw_train.algorithms.estimator import require_registered
 from paw_train.environments import (
@@ -91,7 +92,7 @@ def _with_fewer_episodes(settings: Settings, report: Callable[[str], None]) -> S
         return settings
     steps = min(own.steps, max(_FEWEST_STEPS, round(own.steps * episodes / own.episodes)))
     report(
-        f"{env.id} has {tasks} training task(s): {episodes} expert episodes and {steps} steps "
+        f"{env.id} has {counted(tasks, 'training task')}: {episodes} expert episodes and {steps} steps "
         f"for the warm start, in place of {own.episodes} and {own.steps} (cloning.episodes, "
         "cloning.steps)."
     )

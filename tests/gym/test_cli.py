@@ -252,4 +252,4 @@ class TestData:
         (next(folder.rglob("game.tw-pddl"))).write_text("{}")
         broken = paw("data", "verify", "alfworld", "--quick")
         assert broken.exit_code == 1
-        assert "1 files differ" in broken.stdout
+        assert "1 file differs" in broken.stdout

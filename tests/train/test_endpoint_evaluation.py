@@ -460,7 +460,7 @@ def test_the_server_s_context_limit_decides_what_is_forgotten(server: Any, capsy
     assert found["context_tokens"] == 1700
     assert found["forgotten"]["episodes"] == 2
     assert found["forgotten"]["turns"] > 2
-    assert "turns were left out, in 2 episodes (the context limit is 1,700 tokens)" in output
+    assert "turns left out, in 2 episodes (the context limit is 1,700 tokens)" in output
     longest = max(len(b["messages"]) for b in server.bodies)
     server.max_model_len = 100_000
     evaluate(capsys, server, "react", *LONG, "--fresh")
@@ -536,7 +536,7 @@ def test_tasks_that_failed_are_no_part_of_the_rate_and_are_played_again(capsys: 
     with HalfBroken() as server:
         code, output, _ = evaluate(capsys, server, "cot")
         assert code == 1
-        assert "1 episodes failed by an error. The first reason: InternalServerError" in output
+        assert "1 episode failed by an error. The first reason: InternalServerError" in output
         assert "no exit here" in output
         assert "1 of 2 tasks were run" in output
         found = result()

@@ -384,7 +384,7 @@ class TestFingerprint:
         assert result["environment"]["split"] is None
         assert result["panel"] == "test/Greeting-v0/1"
         published = LEADERBOARD.published(result)
-        assert "1 tasks of `test/Greeting-v0`; " in LEADERBOARD.page([published])
+        assert "1 task of `test/Greeting-v0`; " in LEADERBOARD.page([published])
 
     @pytest.mark.original
     def test_two_engines_that_answer_alike_have_one_hash(self, alfworld_data: Path) -> None:

@@ -75,7 +75,7 @@ class TestAWarmStartOnFewTasks:
         steps = round(whole.steps * 3200 / whole.episodes)
         settings, (sentence,) = self.settings(200)
         assert (settings.cloning.episodes, settings.cloning.steps) == (3200, steps)
-        assert f"200 training task(s): 3200 expert episodes and {steps} steps" in sentence
+        assert f"200 training tasks: 3200 expert episodes and {steps} steps" in sentence
 
     def test_is_long_enough_to_learn_the_form_of_answers(self) -> None:
         settings, _ = self.settings(3)

@@ -343,6 +343,8 @@ def test_training_tasks_are_not_called_unseen(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     configured(run, evaluation={"split": "train"})
     assert "Success on 200 games:" in page_of(run).text
+    write_json(run / "eval_after.json", result(1, 1, 1))
+    assert "Success on 1 game:" in page_of(run).text
 
 
 def test_errors_of_the_environment_are_told(tmp_path: Path) -> None:

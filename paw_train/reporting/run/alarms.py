@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from paw_gym.internals.printable import counted
 from paw_train.metrics import number
 
 WINDOW = 8
@@ -209,7 +210,7 @@ def _timed_out(records: Records) -> list[Alarm]:
     if not counts:
         return []
     text = (
-        f"{sum(counts.values())} in {len(counts)} updates: their environments used up "
+        f"{sum(counts.values())} in {counted(len(counts), 'update')}: their environments used up "
         "rollout.episode_seconds, and they count as failed."
     )
     last, newest = max(counts), number(records[-1].get("update"))

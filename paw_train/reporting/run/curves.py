@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from paw_gym.internals.printable import counted
 from paw_train.metrics import CATALOGUE, METRICS, NOT_MEASURED, number
 from paw_train.reporting.charts import Chart, ChartStyle, Series, smoothing_window
 from paw_train.reporting.run.data import Rate, Record, RunData
@@ -135,7 +136,7 @@ def success_series(run: RunData) -> list[Series]:
     if rates:
         points = [(x, rate.rate) for x, rate in rates]
         intervals = [(x, rate.low, rate.high) for x, rate in rates]
-        label = f"validation ({rates[-1][1].n} tasks)"
+        label = f"validation ({counted(rates[-1][1].n, 'task')})"
         series.append(Series(label, points, 2, intervals))
     return [s for s in series if s.values]
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from paw_gym.internals.files import write_text
+from paw_gym.internals.printable import counted
 from paw_gym.transition import Episode, Transition
 from paw_train.evaluation.statistics import difference_interval
 from paw_train.metrics import number
@@ -57,7 +58,7 @@ def _page(run: RunData) -> str:
         run=run,
         verdict=verdict_of(run),
         tiles=tiles(run),
-        noun=task_noun(run.after or run.before),
+        noun=f"{task_noun(run.after or run.before)}s",
         results=result_rows(run),
         measures=panel_measures(run),
         world_model_columns=COLUMNS,
@@ -112,8 +113,7 @@ def episodes_by_task(run: RunData) -> dict[str, list[dict[str, Any]]]:
 
 
 def _outcome(episode: Episode) -> str:
-    count = len(episode.transitions)
-    steps = f"{count} step{'' if count == 1 else 's'}"
+    steps = counted(len(episode.transitions), "step")
     if episode.error is not None:
         return f"environment failed after {steps}"
     if episode.success:
@@ -124,10 +124,10 @@ def _outcome(episode: Episode) -> str:
 def _step(transition: Transition, earlier: str) -> dict[str, Any]:
     """A transition, with what is new in its prompt against the one before it."""
     parts = changes(earlier, transition.prompt)
-    size = f"{len(transition.prompt)} characters"
+    size = counted(len(transition.prompt), "character")
     if earlier:
         new = sum(text.count("\n") + 1 for kind, text in parts if kind == "new")
-        size += f", {new} of {len(transition.prompt.splitlines())} lines new"
+        size += f", {new} of {counted(len(transition.prompt.splitlines()), 'line')} new"
     shown = transition.response[:MAX_CHARACTERS]
     hidden = len(transition.response) - len(shown)
     return {
@@ -249,7 +249,7 @@ def _warm_start(run: RunData) -> str:
     last = run.warmstart[-1]
     seconds = last.get("seconds")
     took = f", {duration_text(seconds)}" if isinstance(seconds, int | float) else ""
-    return f"{last['step']} steps{took}"
+    return f"{counted(last['step'], 'step')}{took}"
 
 
 def _sum(run: RunData, key: str) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from paw_gym.internals.printable import counted
 from paw_train.evaluation.statistics import difference_interval, paired_difference
 from paw_train.metrics import number
 from paw_train.reporting.run.alarms import GAP, recent_success
@@ -67,7 +68,9 @@ def _compare(run: RunData, before: EvalResult, after: EvalResult) -> Verdict:
     training = recent_success(run.metrics)
     trained = "" if training is None else f"{100 * training:.1f} % of the training tasks"
     if a.rate == b.rate == 0:
-        headline = f"None of the {_tasks(run, after)} was solved, before RL or after"
+        none = "None of the" if b.n > 1 else "The"
+        never = "was" if b.n > 1 else "was not"
+        headline = f"{none} {_tasks(run, after)} {never} solved, before RL or after"
         return Verdict(
             f"{headline}; training solves {trained}" if trained else headline, more, "worse"
         )
@@ -97,9 +100,8 @@ def _difference(before: EvalResult, after: EvalResult) -> tuple[float, float, fl
     first, second = before.successes, after.successes
     if first is not None and second is not None and len(first) == len(second):
         pairs = paired_difference([*map(float, first)], [*map(float, second)], _BOOTSTRAP_SEED)
-        tasks = "task" if pairs.improved == 1 else "tasks"
         how = (
-            f"task by task ({pairs.improved} {tasks} newly solved, {pairs.worsened} lost, "
+            f"task by task ({counted(pairs.improved, 'task')} newly solved, {pairs.worsened} lost, "
             f"exact McNemar p {_p(pairs.p_value)})"
         )
         return *pairs.ci95, pairs.p_value, how
@@ -132,8 +134,8 @@ def _errors(before: EvalResult, after: EvalResult) -> tuple[str, ...]:
     if not before.errors and not after.errors:
         return ()
     return (
-        f"An error of the environment ended {before.errors} episodes before and {after.errors} after "
-        "RL; they count as failures.",
+        f"An error of the environment ended {counted(before.errors, 'episode')} before and "
+        f"{after.errors} after RL; they count as failures.",
     )
 
 
@@ -175,15 +177,14 @@ def _validated(record: Record, by: str) -> str:
     if by == "score":
         return f"a mean score of {record[by]:.3f}"
     rate = Rate.found(record)
-    return f"{rate} on {rate.n} tasks" if rate else f"{100 * record[by]:.1f} %"
+    return f"{rate} on {counted(rate.n, 'task')}" if rate else f"{100 * record[by]:.1f} %"
 
 
 def _latest_validation(run: RunData) -> tuple[str, ...]:
     for record in reversed(run.validation):
         if rate := Rate.found(record):
-            return (
-                f"Latest validation, after update {record['update']}: {rate} on {rate.n} tasks.",
-            )
+            found = f"{rate} on {counted(rate.n, 'task')}"
+            return (f"Latest validation, after update {record['update']}: {found}.",)
     return ()
 
 
@@ -191,19 +192,20 @@ def _tasks(run: RunData, result: EvalResult) -> str:
     noun = task_noun(result)
     split = run.setting("evaluation.split")
     if run.mixed:
-        return f"{result.overall.n} {noun} of {len(result.by_type)} environments"
+        kinds = counted(len(result.by_type), "environment")
+        return f"{counted(result.overall.n, noun)} of {kinds}"
     if split is None:
         unseen = any(word in result.panel.lower() for word in ("valid", "test", "dev"))
     else:
         # a panel that names no split was sampled from all tasks, those of training included
         unseen = split != run.setting("env.train_split") and str(split) in result.panel
-    return f"{result.overall.n} {'unseen ' if unseen else ''}{noun}"
+    return counted(result.overall.n, f"{'unseen ' if unseen else ''}{noun}")
 
 
 def task_noun(result: EvalResult | None) -> str:
-    """The word for the tasks of an environment, in the plural."""
+    """The word for a task of an environment."""
     names = set() if result is None else set(result.env_id.lower().split(" + "))
-    return "games" if names and all("alfworld" in name for name in names) else "tasks"
+    return "game" if names and all("alfworld" in name for name in names) else "task"
 
 
 def same_panel(before: EvalResult, after: EvalResult) -> bool:

@@ -170,6 +170,6 @@ export class CurvesPage {
       h("span", { cls: "muted" }, kept.length ? "Episodes kept:" : this.info.indexing ? "Reading the episodes …" : "No rollouts were kept."),
       episodes > 0 && link("groups", all, "groups"), episodes > 0 && link("episodes", all, plural(episodes, "episode")),
       inside.slice(0, 40).map(([u, n]) => link("groups", `${u}-${u}`, `u${u}`, `${plural(n, "episode")} of update ${u}`)),
-      inside.length > 40 && h("span", { cls: "muted" }, `and ${inside.length - 40} more updates`));
+      inside.length > 40 && h("span", { cls: "muted" }, `and ${plural(inside.length - 40, "more update")}`));
   }
 }
