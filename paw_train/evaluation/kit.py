@@ -13,7 +13,7 @@ from paw_gym.core import TextEnv
 from paw_gym.envs.alfworld.env import OfficialGame, ProceduralGame
 from paw_gym.envs.search_qa.env import SearchQAEnv
 from paw_gym.envs.webshop.goals import Goal
-from paw_gym.internals.files import json_text, write_json, write_text
+from paw_gym.internals.files import json_text, new_folder, write_json, write_text
 from paw_train.environments import agent_env_maker
 from paw_train.evaluation.fingerprint import environment_record
 from paw_train.evaluation.panels import PLACES
@@ -56,19 +56,17 @@ def write_kit(
             "panel_seed": plan.panel_seed,
         },
     }
-    if out.exists():
-        shutil.rmtree(out)
-    out.mkdir(parents=True)
     env, lines = make().text_env, []
-    for task_id, seed in environment_seeds(panel, plan.panel_seed).items():
-        start, _ = env.reset(seed=seed, options={"task_id": task_id})
-        task = env.task
-        row = {"id": task_id, "type": task.type, "goal": task.instruction, "seed": seed}
-        lines.append(json_text({**row, "start": start, **_of_data(env, out)}) + "\n")
+    with new_folder(out) as folder:
+        for task_id, seed in environment_seeds(panel, plan.panel_seed).items():
+            start, _ = env.reset(seed=seed, options={"task_id": task_id})
+            task = env.task
+            row = {"id": task_id, "type": task.type, "goal": task.instruction, "seed": seed}
+            lines.append(json_text({**row, "start": start, **_of_data(env, folder)}) + "\n")
+        write_text(folder / "tasks.jsonl", "".join(lines))
+        shutil.copyfile(LOADER, folder / LOADER.name)
+        write_json(folder / "panel.json", about)
     env.close()
-    write_text(out / "tasks.jsonl", "".join(lines))
-    shutil.copyfile(LOADER, out / LOADER.name)
-    write_json(out / "panel.json", about)
     return about
 
 

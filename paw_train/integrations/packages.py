@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import yaml
 
 from paw_gym.core import AgentDefaults
-from paw_gym.internals.files import write_text
+from paw_gym.internals.files import new_folder, write_text
 from paw_gym.registration import make_text_env, text_env_spec
 
 _RESOURCES = {"cpu": 1.0, "memory_mb": 4096, "disk_mb": 4096, "episode_timeout_s": 3600.0}
@@ -198,8 +197,7 @@ def _write(
         "settings": text,
     }
     contents = files(words, agent)
-    if out.exists():
-        shutil.rmtree(out)
-    for place, content in contents.items():
-        (out / place).parent.mkdir(parents=True, exist_ok=True)
-        write_text(out / place, content)
+    with new_folder(out) as folder:
+        for place, content in contents.items():
+            (folder / place).parent.mkdir(parents=True, exist_ok=True)
+            write_text(folder / place, content)

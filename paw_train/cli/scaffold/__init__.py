@@ -7,16 +7,15 @@ a path stands for the package's name.
 from __future__ import annotations
 
 import keyword
-import os
 import re
-import shutil
 import sys
-import tempfile
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import resources
 from importlib.util import find_spec
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from string import Template
+
+from paw_gym.internals.files import new_folder
 
 _FORM = re.compile(r"[A-Za-z][A-Za-z0-9]*([-_][A-Za-z0-9]+)*")
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
@@ -74,29 +73,13 @@ def write_scaffold(names: Names, into: Path) -> Path:
             f"{folder} exists already, and nothing is overwritten. Remove it, choose another name, "
             "or another place with --into."
         )
-    staging = Path(tempfile.mkdtemp(prefix=f".{names.distribution}-", dir=into))
-    try:
-        staging.chmod(0o755)  # mkdtemp's 0700 would stay with the package
-        for path, text in _rendered(names).items():
-            (staging / path).parent.mkdir(parents=True, exist_ok=True)
-            (staging / path).write_text(text, encoding="utf-8")
-        os.rename(staging, folder)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-    return folder
-
-
-def _rendered(names: Names) -> dict[PurePosixPath, str]:
-    slots = {
-        "distribution": names.distribution,
-        "package": names.package,
-        "title": names.title,
-        "env_id": names.env_id,
-    }
+    slots = {**asdict(names), "env_id": names.env_id}
     root = Path(str(resources.files("paw_train.cli.scaffold") / "templates"))
-    texts = {}
-    for source in sorted(root.rglob(f"*{_SUFFIX}")):
-        path = source.relative_to(root).as_posix().removesuffix(_SUFFIX)
-        path = path.replace("__package__", names.package)
-        texts[PurePosixPath(path)] = Template(source.read_text(encoding="utf-8")).substitute(slots)
-    return texts
+    with new_folder(folder) as staging:
+        for source in sorted(root.rglob(f"*{_SUFFIX}")):
+            path = source.relative_to(root).as_posix().removesuffix(_SUFFIX)
+            place = staging / path.replace("__package__", names.package)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            text = Template(source.read_text(encoding="utf-8")).substitute(slots)
+            place.write_text(text, encoding="utf-8")
+    return folder
