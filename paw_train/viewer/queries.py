@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from threading import Lock
+from functools import lru_cache
 from typing import Any
 
 from paw_train.viewer.index import RunIndex
@@ -59,10 +59,11 @@ class Filter:
 class Lists:
     """Answers for one run; the rows that a filter leaves are remembered until the run changes."""
 
-    def __init__(self, index: RunIndex, remembered: int = 24) -> None:
-        self._index, self._most = index, remembered
-        self._found: OrderedDict[tuple[Filter, int], Sequence[Row]] = OrderedDict()
-        self._lock = Lock()
+    def __init__(self, index: RunIndex) -> None:
+        self._index = index
+        self._rows = lru_cache(maxsize=24)(
+            lambda chosen, generation: select(index.episodes(), chosen)
+        )
 
     def page(
         self, chosen: Filter, offset: int, limit: int, around: str | None = None
@@ -72,25 +73,12 @@ class Lists:
         Args:
             around: the key of a row: the page is then the one that it is on, if the list has it.
         """
-        rows = self._rows(chosen)
+        rows = self._rows(chosen, self._index.generation)
         at = None if around is None else self._position(rows, chosen.view, around)
         if at is not None:
             offset = at - at % limit
         part = [row.to_dict() for row in rows[offset : offset + limit]]
         return {"total": len(rows), "offset": offset, "at": at, "rows": part}
-
-    def _rows(self, chosen: Filter) -> Sequence[Row]:
-        key = (chosen, self._index.generation)
-        with self._lock:
-            if key in self._found:
-                self._found.move_to_end(key)
-                return self._found[key]
-        rows = select(self._index.episodes(), chosen)
-        with self._lock:
-            self._found[key] = rows
-            while len(self._found) > self._most:
-                self._found.popitem(last=False)
-        return rows
 
     def _position(self, rows: Sequence[Row], view: str, around: str) -> int | None:
         """The position in a list of an episode, a turn (``key:step``) or an episode's group."""
