@@ -10,6 +10,7 @@ from typing import Any
 
 from paw_gym.internals.files import json_text, write_json, write_text
 from paw_gym.transition import Episode, write_jsonl
+from paw_train.settings.base import flatten
 
 LOG = "unfinished.jsonl"
 """episodes of an evaluation that is not complete yet"""
@@ -159,13 +160,10 @@ def _differences(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
     return "; ".join(named) + more
 
 
-def _flat(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
     """Nested settings by dotted name, as a user writes them."""
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        group = {"settings": "", "agent_settings": "agent."}.get(key, f"{key}.")
-        if isinstance(value, Mapping):
-            found |= _flat(value, above + group)
-        else:
-            found[above + key] = value
-    return found
+    found = {name: value for name, value in flatten(values) if value != {}}
+    return {
+        name.removeprefix("settings.").replace("agent_settings.", "agent.", 1): value
+        for name, value in found.items()
+    }

@@ -214,6 +214,13 @@ def flatten(
             yield name, value
 
 
+def value_at(values: Any, name: str) -> Any:
+    """A nested setting by its dotted name, or ``None``."""
+    for part in name.split("."):
+        values = values.get(part) if isinstance(values, Mapping) else None
+    return values
+
+
 def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
     """Nested settings from dotted keys, the inverse of ``flatten``."""
     nested: dict[str, Any] = {}

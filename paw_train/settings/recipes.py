@@ -14,6 +14,7 @@ import yaml
 from paw_gym.internals.constructors import creator_of, has_splits
 from paw_gym.internals.naming import did_you_mean
 from paw_gym.registration import class_defaults, text_env_spec
+from paw_train.settings.base import value_at
 from paw_train.settings.env import EnvSettings, asked_with, choose_entry, entry_called
 from paw_train.settings.run import Settings
 
@@ -261,13 +262,13 @@ def _change_environment(data: dict[str, Any], given: Mapping[str, Any], own_id: 
     Returns:
         Dotted names of the settings that were left out; empty: it is the same environment.
     """
-    wanted = _value(given, "env.id")
+    wanted = value_at(given, "env.id")
     if not isinstance(wanted, str) or isinstance(data.get("env"), list):
         return []  # of a list each entry has its own
-    known = str(_value(data, "env.id") or own_id)
-    stated = _value(given, "env.kwargs")
+    known = str(value_at(data, "env.id") or own_id)
+    stated = value_at(given, "env.kwargs")
     kwargs = stated if isinstance(stated, dict) else {}  # anything else is refused later
-    another = kwargs.get("remote_id") not in (None, _value(data, "env.kwargs.remote_id"))
+    another = kwargs.get("remote_id") not in (None, value_at(data, "env.kwargs.remote_id"))
     if wanted.rpartition(":")[2] == known.rpartition(":")[2] and not another:
         return []
     if creator_of(wanted) is None:
@@ -277,14 +278,14 @@ def _change_environment(data: dict[str, Any], given: Mapping[str, Any], own_id: 
     own: dict[str, Any] = {"env.history_length": of.agent.history_length}
     if has_splits(wanted, arguments):
         own["evaluation.selection_split"], own["evaluation.split"] = of.held_out_splits
-    if (_value(given, "model.path") or _value(data, "model.path")) is None:
+    if (value_at(given, "model.path") or value_at(data, "model.path")) is None:
         # the settings that a recipe has for its small model are needed for this environment's too
         small = {"env.template": of.small_template, "rollout.max_response_tokens": _RESPONSE_TOKENS}
-        own |= {key: new for key, new in small.items() if _value(data, key) is not None}
-    if _value(given, "cloning.episodes") is None and _value(given, "cloning.steps") is None:
+        own |= {key: new for key, new in small.items() if value_at(data, key) is not None}
+    if value_at(given, "cloning.episodes") is None and value_at(given, "cloning.steps") is None:
         own["cloning.episodes_per_task"] = _EPISODES_PER_TASK
     belonging = [*_BELONGING]
-    if _value(data, "model.scratch.tokenizer") == "entities":
+    if value_at(data, "model.scratch.tokenizer") == "entities":
         belonging.append("model.scratch.tokenizer")  # numbered names are one world's language
     left_out = [name for key in belonging for name in _take_out(data, key)]
     for name, value in own.items():
@@ -295,25 +296,18 @@ def _change_environment(data: dict[str, Any], given: Mapping[str, Any], own_id: 
 
 def _refuse_splits(given: Mapping[str, Any], env_id: str, kwargs: Mapping[str, Any]) -> None:
     """Looks whether the command line names a split of an environment that has none."""
-    named = next((name for name in _SPLITS if _value(given, name) is not None), None)
+    named = next((name for name in _SPLITS if value_at(given, name) is not None), None)
     if named is not None and not has_splits(env_id, asked_with(env_id, kwargs)):
         raise ValueError(
-            f"{named}={_value(given, named)}: {env_id} has no splits, all its tasks are in one set. Leave "
+            f"{named}={value_at(given, named)}: {env_id} has no splits, all its tasks are in one set. Leave "
             "the setting out, or let the environment take an argument `split`."
         )
-
-
-def _value(data: Mapping[str, Any], name: str) -> Any:
-    found: Any = data
-    for part in name.split("."):
-        found = found.get(part) if isinstance(found, Mapping) else None
-    return found
 
 
 def _take_out(data: Mapping[str, Any], name: str) -> list[str]:
     """Removes a setting, and names it: of a group, the members."""
     group, _, key = name.rpartition(".")
-    inside = _value(data, group)
+    inside = value_at(data, group)
     if not isinstance(inside, dict) or key not in inside:
         return []
     value = inside.pop(key)

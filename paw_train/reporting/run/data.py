@@ -12,6 +12,7 @@ from paw_gym.transition import Episode, read_jsonl
 from paw_train.evaluation.statistics import wilson_interval
 from paw_train.metrics import number
 from paw_train.reporting.run.alarms import Alarm, find_alarms, loss_name
+from paw_train.settings.base import value_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,10 +232,7 @@ class RunData:
 
     def setting(self, path: str) -> Any:
         """A nested setting by dotted path, or ``None``."""
-        value: Any = self.config
-        for key in path.split("."):
-            value = value.get(key) if isinstance(value, dict) else None
-        return value
+        return value_at(self.config, path)
 
 
 def load_run(run_dir: str | Path) -> RunData:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rich.filesize import decimal
+
 from paw_gym.internals.files import write_text
 from paw_gym.internals.printable import counted
 from paw_gym.transition import Episode, Transition
@@ -277,13 +279,7 @@ def _commands(run: RunData) -> list[str]:
 
 def _files(run: RunData) -> list[tuple[str, str, str]]:
     return [
-        (name, meaning, _size((run.folder / name).stat().st_size))
+        (name, meaning, decimal((run.folder / name).stat().st_size))
         for name, meaning in FILES.items()
         if (run.folder / name).exists()
     ]
-
-
-def _size(size: int) -> str:
-    if size < 1000:
-        return f"{size} B"
-    return f"{size / 1000:.1f} kB" if size < 1e6 else f"{size / 1e6:.1f} MB"
