@@ -312,21 +312,19 @@ def call_record(call: Call, before: Sequence[Message]) -> dict[str, Any]:
             break
         same += 1
     response = call.response
-    record: dict[str, Any] = {
+    there = {
+        "reasoning": response.reasoning,
+        "tool_calls": response.tool_calls or None,
+        "refusal": response.refusal,
+        "tokens": None if call.tokens is None else list(call.tokens),
+    }
+    return {
         "same": same,
         "messages": [dict(message) for message in call.messages[same:]],
         "text": call.text,
         "finish_reason": response.finish_reason,
+        **{name: value for name, value in there.items() if value is not None},
     }
-    if response.reasoning is not None:
-        record["reasoning"] = response.reasoning
-    if response.tool_calls:
-        record["tool_calls"] = response.tool_calls
-    if response.refusal is not None:
-        record["refusal"] = response.refusal
-    if call.tokens is not None:
-        record["tokens"] = list(call.tokens)
-    return record
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,7 +342,7 @@ class Exchange:
     """the thought, where the server gave it apart from the text"""
     tool_calls: list[dict[str, Any]] = field(default_factory=list)
     refusal: str | None = None
-    tokens: tuple[int, int] | None = None
+    tokens: Sequence[int] | None = None
     """of the request and of the answer"""
 
 
@@ -359,17 +357,6 @@ def exchanges(episode: Episode) -> list[Exchange]:
     for transition in episode.transitions:
         for call in transition.info.get("agent", {}).get("calls", []):
             before = [*before[: call["same"]], *call["messages"]]
-            tokens = call.get("tokens")
-            found.append(
-                Exchange(
-                    transition.step,
-                    before,
-                    call["text"],
-                    call.get("finish_reason"),
-                    call.get("reasoning"),
-                    list(call.get("tool_calls", [])),
-                    call.get("refusal"),
-                    (tokens[0], tokens[1]) if tokens else None,
-                )
-            )
+            answer = {key: call[key] for key in call if key not in ("same", "messages")}
+            found.append(Exchange(transition.step, before, **answer))
     return found
