@@ -121,7 +121,9 @@ def _maker(settings: Any) -> PaWExperienceMaker:
     return maker
 
 
-def _parts(monkeypatch: pytest.MonkeyPatch, actor: Any, *changes: str) -> tuple[Any, Any, Any]:
+def _parts(
+    monkeypatch: pytest.MonkeyPatch, actor: Any, *changes: str, made: Any = made_up
+) -> tuple[Any, Any, Any]:
     """The maker, each transition's (advantage, weight), and the pool; the actor scores so."""
     given = ["engine=openrlhf", "world_model.alpha=0.5", "openrlhf.colocate=none", *changes]
     settings = load_settings("smoke", [*given, "openrlhf.gpus_per_node=1"])
@@ -134,11 +136,9 @@ def _parts(monkeypatch: pytest.MonkeyPatch, actor: Any, *changes: str) -> tuple[
 
     monkeypatch.setattr(RemoteExperienceMaker, "make_experience", scored)
     maker = _maker(settings)
-    experiences = maker.make_experience_batch(
-        [OpenRLHFExperience(labels=[t]) for t in made_up(False)]
-    )
+    experiences = maker.make_experience_batch([OpenRLHFExperience(labels=[t]) for t in made(False)])
     batches = [experience.labels[0].batch for experience in experiences]
-    return maker, batches, maker.scored_pool(made_up(False))[0]
+    return maker, batches, maker.scored_pool(made(False))[0]
 
 
 def test_a_stale_batch_is_selected_by_the_policy_that_sampled_and_weighed_against_it(
@@ -180,8 +180,9 @@ def test_a_batch_by_the_policy_that_learns_is_worth_what_it_is_in_turns(
             row.logprob = [p if r == ACTION else 0.0 for p, r in zip(known, row.role, strict=True)]
         return made
 
-    turns, expected, _ = _parts(trajectories, monkeypatch, _known)
-    beside, found, pool = _parts(trajectories, monkeypatch, _known, "openrlhf.max_staleness=1")
+    turns, expected, _ = _parts(monkeypatch, _known, made=trajectories)
+    changes = "openrlhf.max_staleness=1"
+    beside, found, pool = _parts(monkeypatch, _known, changes, made=trajectories)
     assert _worth(found) == _worth(expected)
     assert pool.at_actions([row.importance for row in pool.rows]).tolist() == [1.0] * len(pool.turn)
     assert "importance_mean" not in turns.metrics
