@@ -251,10 +251,14 @@ def test_a_page_follows_the_run(small_run: Path, view: Any, pages: Any, tmp_path
     pages.open(f"{address}/#/small/episodes?sort=newest")
     before = sum(1 for path in (run / "rollouts").iterdir() for _ in read_jsonl(path))
     _counts(pages, f"{before} episodes")
+    pages.click("input[data-filter=entropy]")
+    pages.type("0.5")
     for name in ("tokens", "rollouts"):
         shutil.copy(small_run / name / "000013.jsonl", run / name / "new")
         os.replace(run / name / "new", run / name / "000013.jsonl")
     _counts(pages, f"{before + 8} episodes")
+    assert pages.run("document.activeElement.value") == "0.5"  # half a filter is not taken away
+    pages.run("document.activeElement.blur()")
     pages.key("1")
     pages.wait_for("document.querySelector('.card')?.textContent.startsWith('Updates1 ')")
     (run / "metrics.jsonl").write_text("".join(lines[:9]))

@@ -28,8 +28,10 @@ export class ListPage {
   }
 
   described(info) {
+    const known = this.info;
     this.info = info;
-    if (this.state) this.drawBar();
+    // what is being clicked or typed stays; the next news of the run, or the change itself, draws the bar
+    if (this.state && !(known && this.bar.matches(":active, :focus-within"))) this.drawBar();
   }
 
   show(state) {
