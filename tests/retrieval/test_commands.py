@@ -45,7 +45,7 @@ def test_mistakes_are_told(small_corpus: Path, tmp_path: Path) -> None:
     assert code == 2 and "line 5: not valid JSON" in told
     assert not (tmp_path / "i").exists()
     code, told = paw("index", "build", "bm25", small_corpus, tmp_path / "i", "--skip-malformed")
-    assert code == 0 and "1 malformed lines left out: 5" in told
+    assert code == 0 and "1 malformed line left out: 5" in told
 
 
 def test_a_retriever_is_served(
