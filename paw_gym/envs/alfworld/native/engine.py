@@ -63,7 +63,7 @@ class NativeState(NamedTuple):
     toggled: int
 
 
-_MASKS = ("opened", "clean", "hot", "cool", "sliced", "toggled")
+_MASKS = NativeState._fields[-6:]
 """the last fields of a state, which a game has at its start and an engine has now"""
 
 
