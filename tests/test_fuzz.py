@@ -226,7 +226,6 @@ class TestTraining:
     @example(b"base: x\nenv: 3", "updates", [1])
     @example(DEEP, "optimizer.lr", "[")
     def test_recipes_and_overrides(self, place: Path, raw: bytes, key: str, value: Any) -> None:
-        pytest.importorskip("torch")
         from paw_train.settings import load_settings
 
         file = place / "mine.yaml"
@@ -240,7 +239,6 @@ class TestTraining:
     @fuzz
     @given(values)
     def test_settings_of_a_record(self, value: Any) -> None:
-        pytest.importorskip("torch")
         from paw_train.settings import Settings
 
         only(ValueError, lambda: Settings.read(value))
@@ -249,7 +247,6 @@ class TestTraining:
     @fuzz
     @given(st.binary(max_size=200))
     def test_training_states(self, place: Path, raw: bytes) -> None:
-        pytest.importorskip("torch")
         from paw_gym.internals.files import truncate_jsonl
         from paw_train.policies.checkpoints import STATE_FILE
         from paw_train.policies.local.checkpoint import _read_state
@@ -261,12 +258,13 @@ class TestTraining:
         only(ValueError, lambda: truncate_jsonl(log, "update", 3))
 
     def test_code_in_a_training_state_is_not_run(self, place: Path) -> None:
-        torch = pytest.importorskip("torch")
         from paw_train.policies.local.checkpoint import _read_state
 
         class Evil:
             def __reduce__(self) -> tuple[Any, ...]:
                 return (Path.touch, (place / "pwned",))
+
+        import torch
 
         torch.save({"signature": "x", "evil": Evil()}, place / "evil.pt")
         with pytest.raises(ValueError, match="cannot be read"):
@@ -280,7 +278,6 @@ class TestTraining:
     @example([b"3", b"[]", b'{"update": "x"}'])
     @example([b'{"n": 0}', b'{"update": null}', DEEP])
     def test_a_report_is_made_of_whatever_lies_there(self, place: Path, raw: list[bytes]) -> None:
-        pytest.importorskip("torch")
         from paw_train.reporting.run.data import load_run
 
         folder = place / "run"

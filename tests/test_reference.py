@@ -132,7 +132,6 @@ def test_every_row_of_the_method_names_a_function() -> None:
 
 @pytest.mark.parametrize(("module", "name"), sorted(set(FUNCTIONS)))
 def test_every_function_that_the_method_names_is_there(module: str, name: str) -> None:
-    pytest.importorskip("torch")
     found = getattr(importlib.import_module(f"paw_train.{module}"), name, None)
     assert callable(found), f"paw_train.{module} has no {name}"
     assert inspect.getdoc(found)
@@ -141,7 +140,6 @@ def test_every_function_that_the_method_names_is_there(module: str, name: str) -
 @pytest.mark.parametrize("row", [r for r in METHOD.splitlines() if re.match(r"\| .*\(Eq\. \d", r)])
 def test_an_equation_stands_next_to_its_function(row: str) -> None:
     """The number that the page gives stands in the docstring of the function it names, or beside it."""
-    pytest.importorskip("torch")
     number = re.search(r"Eq\. (\d+)", row)
     place = re.search(r"`([\w.]+)\.(\w+)` \|$", row)
     assert number and place

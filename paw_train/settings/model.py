@@ -21,7 +21,7 @@ FEWEST_PIECES = 512
 
 
 class ScratchModelSettings(Group):
-    """Size of a model that is trained from scratch (Llama architecture)."""
+    """Size and kind of a model that is trained from scratch."""
 
     hidden: Positive = 128
     """width of the model"""
@@ -33,17 +33,16 @@ class ScratchModelSettings(Group):
     """number of key-value heads; one keeps the cache small (reading it is the main cost of sampling)"""
     intermediate: Positive = 384
     """width of the feed-forward layers"""
-    rope_theta: AboveZero = 10_000.0
-    """base of the rotary embeddings (RoPE); with a larger base, more of each head is left for content and
-    less for position"""
-    tokenizer: Literal["words", "entities", "pieces", "entity_pieces"] = "words"
-    """kind of tokenizer: ``words``: the words of the training tasks; ``entities``: the same, with a name and
-    its number as one token (``cabinet 3``), which a policy copies in one step; ``pieces``: byte-level BPE,
-    for environments in which most names are new; ``entity_pieces``: pieces, with a name and its number as
-    one token"""
+    architecture: Literal["llama", "token_shift"] = "llama"
+    """``llama``; or ``token_shift``: LFM2's attention, over vectors to which a linear map of the previous
+    token's is added, so that one layer finds what stood behind a name, and copies ``cloth 3`` from view. No
+    other program loads this one"""
+    tokenizer: Literal["words", "pieces"] = "words"
+    """kind of tokenizer: ``words``: the words of the training tasks; ``pieces``: byte-level BPE, for
+    environments in which most names are new"""
     spell_unknown: bool = True
-    """whether ``words`` and ``entities`` spell a word that training does not show, letter by letter, which
-    the warm start practices with made-up words; false: any such word is the same unknown token"""
+    """whether ``words`` spells a word that training does not show, letter by letter, which the warm start
+    practices with made-up words; false: any such word is the same unknown token"""
     pieces: Annotated[int, Ge(FEWEST_PIECES)] = 1024
     """number of pieces; with fewer, names are split into more, and more frequent, pieces"""
 

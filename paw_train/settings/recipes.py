@@ -284,10 +284,7 @@ def _change_environment(data: dict[str, Any], given: Mapping[str, Any], own_id: 
         own |= {key: new for key, new in small.items() if value_at(data, key) is not None}
     if value_at(given, "cloning.episodes") is None and value_at(given, "cloning.steps") is None:
         own["cloning.episodes_per_task"] = _EPISODES_PER_TASK
-    belonging = [*_BELONGING]
-    if value_at(data, "model.scratch.tokenizer") == "entities":
-        belonging.append("model.scratch.tokenizer")  # numbered names are one world's language
-    left_out = [name for key in belonging for name in _take_out(data, key)]
+    left_out = [name for key in _BELONGING for name in _take_out(data, key)]
     for name, value in own.items():
         group, _, key = name.partition(".")
         data.setdefault(group, {})[key] = value

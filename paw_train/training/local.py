@@ -319,7 +319,7 @@ class Run:
         """The tokenizer of a model from scratch; warns of words that only other tasks have."""
         scratch, display = self.settings.model.scratch, self.display
         tokenizer = scratch_tokenizer(scratch, language_texts(self.settings, display))
-        if scratch.tokenizer in ("words", "entities"):
+        if scratch.tokenizer == "words":
             found = other_texts(self.settings, display)
             unknown = {split: unknown_words(tokenizer, texts) for split, texts in found.items()}
             for sentence in warnings_of(unknown, self.settings):

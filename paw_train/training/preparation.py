@@ -104,15 +104,16 @@ def _require_rates(settings: Settings, model: str) -> None:
     rates = {"optimizer.matrix_lr": settings.optimizer.matrix_lr if settings.updates else None}
     if settings.cloning.episodes:
         rates["cloning.matrix_lr"] = settings.cloning.matrix_lr
-    muon = [f"{name}={rate}" for name, rate in rates.items() if rate is not None]
+    found = [f"{name}={rate}" for name, rate in rates.items() if rate is not None]
     # sizes alone say nothing of rates: the recipe smoke has them, too
-    tokenizer = settings.model.scratch.tokenizer
-    own = tokenizer != ScratchModelSettings().tokenizer
-    if (muon or own) and not made_from_scratch(Path(model)):
-        named = muon[0] if muon else f"model.scratch.tokenizer={tokenizer}"
+    scratch, usual = settings.model.scratch, ScratchModelSettings()
+    for key in ("tokenizer", "architecture"):
+        if getattr(scratch, key) != getattr(usual, key):
+            found.append(f"model.scratch.{key}={getattr(scratch, key)}")
+    if found and not made_from_scratch(Path(model)):
         raise ValueError(
             f"model.path={settings.model.path} is a pretrained model, and these settings are for one "
-            f"trained from scratch ({named}), with rates that would destroy it. Use `paw train llm "
+            f"trained from scratch ({found[0]}), with rates that would destroy it. Use `paw train llm "
             f"model.path={settings.model.path}` (LoRA adapters) or `paw train llm_full model.path=...` "
             "(all weights)."
         )

@@ -6,9 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch")
-
 from scripted import Answers, ScriptedPolicy
 
 from paw_gym import Outcome, Task, register_text_env

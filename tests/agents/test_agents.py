@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-
 from paw_gym.prompts import PromptTemplate
 from paw_train.agents import AGENTS, make_agent
 from paw_train.rollouts.policy import Request

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
+import hostile
 
-torch = pytest.importorskip("torch")
-
-import hostile  # noqa: E402
-
-from paw_train.agents.dialogue import Dialogue  # noqa: E402
-from paw_train.rollouts.chat import ChatFormat  # noqa: E402
+from paw_train.agents.dialogue import Dialogue
+from paw_train.rollouts.chat import ChatFormat
 
 TOKENIZER = hostile.byte_tokenizer()
 

@@ -6,28 +6,26 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import hostile
 import pytest
+import torch
+from scripted import ScriptedPolicy
+from servers import serve
 
-torch = pytest.importorskip("torch")
-
-import hostile  # noqa: E402
-from scripted import ScriptedPolicy  # noqa: E402
-from servers import serve  # noqa: E402
-
-from paw_gym import Outcome, Task, register_text_env  # noqa: E402
-from paw_gym.pool import EnvPool  # noqa: E402
-from paw_train.agents import make_agent  # noqa: E402
-from paw_train.agents.examples import ExampleSource  # noqa: E402
-from paw_train.agents.likelihood import Choice  # noqa: E402
-from paw_train.agents.metering import MeteredPolicy  # noqa: E402
-from paw_train.evaluation import agent_env_maker  # noqa: E402
-from paw_train.policies.endpoint.policy import EndpointPolicy  # noqa: E402
-from paw_train.policies.endpoint.transport import EndpointError  # noqa: E402
-from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
-from paw_train.rollouts.policy import ScoreRequest  # noqa: E402
-from paw_train.settings import EnvSettings  # noqa: E402
-from paw_train.settings.endpoint import EndpointSettings  # noqa: E402
-from paw_train.settings.rollout import RolloutSettings  # noqa: E402
+from paw_gym import Outcome, Task, register_text_env
+from paw_gym.pool import EnvPool
+from paw_train.agents import make_agent
+from paw_train.agents.examples import ExampleSource
+from paw_train.agents.likelihood import Choice
+from paw_train.agents.metering import MeteredPolicy
+from paw_train.evaluation import agent_env_maker
+from paw_train.policies.endpoint.policy import EndpointPolicy
+from paw_train.policies.endpoint.transport import EndpointError
+from paw_train.policies.local.policy import LocalPolicy
+from paw_train.rollouts.policy import ScoreRequest
+from paw_train.settings import EnvSettings
+from paw_train.settings.endpoint import EndpointSettings
+from paw_train.settings.rollout import RolloutSettings
 
 TOKENIZER = hostile.byte_tokenizer()
 

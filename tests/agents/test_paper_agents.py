@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-
 from paw_train.agents.examples import read_examples
 from paw_train.agents.paper_forms import Questions
 from paw_train.rollouts.policy import Request

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
 peft = pytest.importorskip("peft")
 
 from files import load  # noqa: E402

@@ -7,24 +7,24 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
 if not os.environ.get("PAW_CLUSTER_TESTS"):
     pytest.skip("OpenRLHF is imported: make test-openrlhf", allow_module_level=True)
 
-from openrlhf.trainer import ppo_trainer  # noqa: E402
-from openrlhf.trainer.ray import vllm_engine  # noqa: E402
-from rows import token_row  # noqa: E402
+from openrlhf.trainer import ppo_trainer
+from openrlhf.trainer.ray import vllm_engine
+from rows import token_row
 
-from paw_gym.transition import Episode, Transition  # noqa: E402
-from paw_train.rollouts.rollout import Trajectory  # noqa: E402
-from paw_train.settings import Settings, load_settings  # noqa: E402
-from paw_train.training.openrlhf import samples, trainer  # noqa: E402
-from paw_train.training.openrlhf.episodes import (  # noqa: E402
+from paw_gym.transition import Episode, Transition
+from paw_train.rollouts.rollout import Trajectory
+from paw_train.settings import Settings, load_settings
+from paw_train.training.openrlhf import samples, trainer
+from paw_train.training.openrlhf.episodes import (
     GroupLabel,
     response,
 )
-from paw_train.training.openrlhf.weights import LogprobGapError, StaleWeightsError, Sums  # noqa: E402
+from paw_train.training.openrlhf.weights import LogprobGapError, StaleWeightsError, Sums
 
 TRAINED = Sums(1.0, 2.0, 3.0)
 

@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-
 from paw_train.settings import Settings, load_settings
 from paw_train.training.fit import DoesNotFitError
 from paw_train.training.openrlhf import launch

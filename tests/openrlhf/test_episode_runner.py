@@ -9,25 +9,22 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rows import transitions
 
-torch = pytest.importorskip("torch")
-
-from rows import transitions  # noqa: E402
-
-from paw_train.environments import agent_env_maker, make_pool  # noqa: E402
-from paw_train.policies.local.scratch import word_tokenizer  # noqa: E402
-from paw_train.settings import Settings, load_settings  # noqa: E402
-from paw_train.training.openrlhf.episode_runner import (  # noqa: E402
+from paw_train.environments import agent_env_maker, make_pool
+from paw_train.policies.local.scratch import word_tokenizer
+from paw_train.settings import Settings, load_settings
+from paw_train.training.openrlhf.episode_runner import (
     EpisodeRunner,
     EpisodeWorker,
 )
-from paw_train.training.openrlhf.episodes import (  # noqa: E402
+from paw_train.training.openrlhf.episodes import (
     GroupLabel,
     panel_groups,
     training_groups,
     write_data_sets,
 )
-from paw_train.training.openrlhf.worker_settings import (  # noqa: E402
+from paw_train.training.openrlhf.worker_settings import (
     VLLM,
     worker_environment,
     worker_settings,

@@ -9,27 +9,27 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
 if not os.environ.get("PAW_CLUSTER_TESTS"):
     pytest.skip("OpenRLHF is imported: make test-openrlhf", allow_module_level=True)
 
-from files import load  # noqa: E402
-from openrlhf.models import Actor, get_llm_for_sequence_regression  # noqa: E402
-from openrlhf.trainer.ppo_utils.experience import Experience as OpenRLHFExperience  # noqa: E402
-from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker  # noqa: E402
-from trajectories import made_up  # noqa: E402
+from files import load
+from openrlhf.models import Actor, get_llm_for_sequence_regression
+from openrlhf.trainer.ppo_utils.experience import Experience as OpenRLHFExperience
+from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
+from trajectories import made_up
 
-from paw_train.algorithms.critic import Critic, value_places  # noqa: E402
-from paw_train.algorithms.experience import Signals, prepare  # noqa: E402
-from paw_train.algorithms.pool import collect  # noqa: E402
-from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
-from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
-from paw_train.rollouts.rows import trimmed  # noqa: E402
-from paw_train.rollouts.scoring import collate, row_logprobs  # noqa: E402
-from paw_train.rollouts.tokens import ACTION  # noqa: E402
-from paw_train.settings import load_settings  # noqa: E402
-from paw_train.training.openrlhf.experience_maker import PaWExperienceMaker  # noqa: E402
+from paw_train.algorithms.critic import Critic, value_places
+from paw_train.algorithms.experience import Signals, prepare
+from paw_train.algorithms.pool import collect
+from paw_train.policies.local.policy import LocalPolicy
+from paw_train.policies.local.scratch import scratch_model, word_tokenizer
+from paw_train.rollouts.rows import trimmed
+from paw_train.rollouts.scoring import collate, row_logprobs
+from paw_train.rollouts.tokens import ACTION
+from paw_train.settings import load_settings
+from paw_train.training.openrlhf.experience_maker import PaWExperienceMaker
 
 one_rank = load("tests/openrlhf/one_rank.py")
 

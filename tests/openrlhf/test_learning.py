@@ -12,36 +12,34 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from files import load
 from servers import free_port
+from trajectories import made_up
 
-torch = pytest.importorskip("torch")
-
-from files import load  # noqa: E402
-from trajectories import made_up  # noqa: E402
-
-from paw_train.algorithms.critic import Critic  # noqa: E402
-from paw_train.algorithms.experience import Prepared, Signals, prepare  # noqa: E402
-from paw_train.algorithms.pool import collect  # noqa: E402
-from paw_train.algorithms.update import (  # noqa: E402
+from paw_train.algorithms.critic import Critic
+from paw_train.algorithms.experience import Prepared, Signals, prepare
+from paw_train.algorithms.pool import collect
+from paw_train.algorithms.update import (
     Updater,
     minibatches,
     optimizer_steps,
 )
-from paw_train.losses.objective import ObjectiveSettings  # noqa: E402
-from paw_train.policies.local.guarded_step import TrainingDivergedError  # noqa: E402
-from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
-from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
-from paw_train.rollouts.tokens import TokenRow  # noqa: E402
-from paw_train.settings import (  # noqa: E402
+from paw_train.losses.objective import ObjectiveSettings
+from paw_train.policies.local.guarded_step import TrainingDivergedError
+from paw_train.policies.local.policy import LocalPolicy
+from paw_train.policies.local.scratch import scratch_model, word_tokenizer
+from paw_train.rollouts.tokens import TokenRow
+from paw_train.settings import (
     AlgorithmSettings,
     CriticSettings,
     OptimizerSettings,
     Settings,
 )
-from paw_train.settings.rollout import RolloutSettings  # noqa: E402
-from paw_train.settings.world_model import WorldModelSettings  # noqa: E402
-from paw_train.training.openrlhf.sharding import shard_update  # noqa: E402
-from paw_train.training.phases import BUCKET  # noqa: E402
+from paw_train.settings.rollout import RolloutSettings
+from paw_train.settings.world_model import WorldModelSettings
+from paw_train.training.openrlhf.sharding import shard_update
+from paw_train.training.phases import BUCKET
 
 one_rank = load("tests/openrlhf/one_rank.py")
 

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-
 from paw_train.settings import Settings, load_settings
 from paw_train.training.openrlhf import mapping
 from paw_train.training.openrlhf.launch import require_no_code

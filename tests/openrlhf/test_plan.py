@@ -6,9 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("torch")
-
 from typer.testing import CliRunner
 
 from paw_train.cli.program import app

@@ -6,10 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-pytest.importorskip("torch")
-
 from paw_gym.transition import Episode, Transition
 from paw_train.reporting.run.data import load_run
 from paw_train.rollouts.rollout import Trajectory

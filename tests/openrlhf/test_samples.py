@@ -9,20 +9,19 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
 if not os.environ.get("PAW_CLUSTER_TESTS"):
     pytest.skip("OpenRLHF is imported: make test-openrlhf", allow_module_level=True)
 
-from rows import token_row  # noqa: E402
-from torchdata.stateful_dataloader import StatefulDataLoader  # noqa: E402
+from rows import token_row
+from torchdata.stateful_dataloader import StatefulDataLoader
 
-from paw_gym.transition import Episode, Transition  # noqa: E402
-from paw_train.algorithms.pool import informative_groups  # noqa: E402
-from paw_train.environments import agent_env_maker  # noqa: E402
-from paw_train.rollouts.rollout import Trajectory  # noqa: E402
-from paw_train.settings import load_settings  # noqa: E402
-from paw_train.training.openrlhf import samples  # noqa: E402
-from paw_train.training.openrlhf.episodes import (  # noqa: E402
+from paw_gym.transition import Episode, Transition
+from paw_train.algorithms.pool import informative_groups
+from paw_train.environments import agent_env_maker
+from paw_train.rollouts.rollout import Trajectory
+from paw_train.settings import load_settings
+from paw_train.training.openrlhf import samples
+from paw_train.training.openrlhf.episodes import (
     GroupLabel,
     response,
     training_groups,

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
 if not os.environ.get("PAW_CLUSTER_TESTS"):
     pytest.skip("OpenRLHF is imported: make test-openrlhf", allow_module_level=True)
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from paw_train.training.openrlhf import weights  # noqa: E402
-from paw_train.training.openrlhf.weights import (  # noqa: E402
+from paw_train.training.openrlhf import weights
+from paw_train.training.openrlhf.weights import (
     StaleWeightsError,
     Sums,
     require_equal,

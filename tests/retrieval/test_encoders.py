@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
 pytest.importorskip("sentence_transformers", reason="sentence-transformers: pip install '.[dense]'")
 
-from paw_gym.retrieval import Corpus, DenseRetriever, IndexMismatchError  # noqa: E402
-from paw_gym.retrieval.dense import build_dense_index  # noqa: E402
-from paw_gym.retrieval.encoders import SentenceEncoder, make_encoder  # noqa: E402
+from paw_gym.retrieval import Corpus, DenseRetriever, IndexMismatchError
+from paw_gym.retrieval.dense import build_dense_index
+from paw_gym.retrieval.encoders import SentenceEncoder, make_encoder
 
 WORDS = ["[PAD]", "[UNK]", *"query passage : bees make honey oak is a tree who".split()]  # noqa: SIM905
 

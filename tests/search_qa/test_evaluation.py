@@ -7,9 +7,6 @@ import json
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("torch")
-
 from rich.console import Console
 from scripted import ScriptedPolicy
 

@@ -8,23 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from small_policies import said_in, word_policy
 
-torch = pytest.importorskip("torch")
-
-from small_policies import said_in, word_policy  # noqa: E402
-
-from paw_gym.retrieval.simulated import Curriculum, ScriptWriter  # noqa: E402
-from paw_train.algorithms.experience import Signals, prepare  # noqa: E402
-from paw_train.algorithms.pool import collect  # noqa: E402
-from paw_train.evaluation import make_pool  # noqa: E402
-from paw_train.losses.batch import MiniBatchTotals  # noqa: E402
-from paw_train.losses.objective import combined_loss  # noqa: E402
-from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
-from paw_train.reporting.terminal import RunDisplay  # noqa: E402
-from paw_train.rollouts.rollout import Trajectory, demonstrations  # noqa: E402
-from paw_train.rollouts.scoring import collate  # noqa: E402
-from paw_train.settings import EnvSettings, Settings, load_settings  # noqa: E402
-from paw_train.training.local import Run, claim_folder  # noqa: E402
+from paw_gym.retrieval.simulated import Curriculum, ScriptWriter
+from paw_train.algorithms.experience import Signals, prepare
+from paw_train.algorithms.pool import collect
+from paw_train.evaluation import make_pool
+from paw_train.losses.batch import MiniBatchTotals
+from paw_train.losses.objective import combined_loss
+from paw_train.policies.local.policy import LocalPolicy
+from paw_train.reporting.terminal import RunDisplay
+from paw_train.rollouts.rollout import Trajectory, demonstrations
+from paw_train.rollouts.scoring import collate
+from paw_train.settings import EnvSettings, Settings, load_settings
+from paw_train.training.local import Run, claim_folder
 
 
 @pytest.fixture(scope="module")

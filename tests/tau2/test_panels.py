@@ -33,7 +33,6 @@ def test_the_ends_of_the_scale(panel: str, tau2: Any, tmp_path: Path) -> None:
     from paw_train.evaluation import evaluate_from_args
     from paw_train.evaluation.comparison import load_result
 
-    pytest.importorskip("torch")
     best = load_result(
         evaluate_from_args("expert", ["evaluation.tasks=4"], str(tmp_path / "a"), panel=panel)
     )

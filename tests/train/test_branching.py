@@ -5,21 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
+from rows import transitions
 
-torch = pytest.importorskip("torch")
-
-from rows import transitions  # noqa: E402
-
-from paw_gym import Outcome, Task  # noqa: E402
-from paw_gym.functional import GeneratorEnv  # noqa: E402
-from paw_gym.pool import EnvPool  # noqa: E402
-from paw_gym.wrappers import AgentInterface  # noqa: E402
-from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
-from paw_train.rollouts.branching import branch_points, branching_rollout  # noqa: E402
-from paw_train.rollouts.policy import Request, response_seed  # noqa: E402
-from paw_train.rollouts.rollout import Trajectory, rollout  # noqa: E402
-from paw_train.settings import BranchingSettings  # noqa: E402
-from paw_train.settings.rollout import RolloutSettings  # noqa: E402
+from paw_gym import Outcome, Task
+from paw_gym.functional import GeneratorEnv
+from paw_gym.pool import EnvPool
+from paw_gym.wrappers import AgentInterface
+from paw_train.policies.local.policy import LocalPolicy
+from paw_train.rollouts.branching import branch_points, branching_rollout
+from paw_train.rollouts.policy import Request, response_seed
+from paw_train.rollouts.rollout import Trajectory, rollout
+from paw_train.settings import BranchingSettings
+from paw_train.settings.rollout import RolloutSettings
 
 MODES = ["window", "conversation"]
 

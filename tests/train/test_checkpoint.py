@@ -9,20 +9,18 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from small_policies import word_policy
 
-torch = pytest.importorskip("torch")
-
-from small_policies import word_policy  # noqa: E402
-
-from paw_gym.internals.files import append_jsonl, truncate_jsonl  # noqa: E402
-from paw_train.policies.checkpoints import cut_logs, find_checkpoint, remove_checkpoint  # noqa: E402
-from paw_train.policies.local.checkpoint import (  # noqa: E402
+from paw_gym.internals.files import append_jsonl, truncate_jsonl
+from paw_train.policies.checkpoints import cut_logs, find_checkpoint, remove_checkpoint
+from paw_train.policies.local.checkpoint import (
     load_checkpoint,
     save_checkpoint,
     share_checkpoint,
 )
-from paw_train.policies.local.guarded_step import TrainingDivergedError  # noqa: E402
-from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
+from paw_train.policies.local.guarded_step import TrainingDivergedError
+from paw_train.policies.local.policy import LocalPolicy
 
 
 def _policy(hidden: int = 16, seed: int = 0) -> LocalPolicy:

@@ -6,17 +6,15 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
+from hostile import tiny_policy
 
-torch = pytest.importorskip("torch")
-
-from hostile import tiny_policy  # noqa: E402
-
-from paw_train.policies.local.checkpoint import load_checkpoint, save_checkpoint  # noqa: E402
-from paw_train.policies.local.guarded_step import TrainingDivergedError  # noqa: E402
-from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
-from paw_train.rollouts.tokens import ACTION, OBSERVATION, TokenRow  # noqa: E402
-from paw_train.settings import CloningSettings  # noqa: E402
-from paw_train.training.cloning import _Cloner, _loss, clone  # noqa: E402
+from paw_train.policies.local.checkpoint import load_checkpoint, save_checkpoint
+from paw_train.policies.local.guarded_step import TrainingDivergedError
+from paw_train.policies.local.policy import LocalPolicy
+from paw_train.rollouts.tokens import ACTION, OBSERVATION, TokenRow
+from paw_train.settings import CloningSettings
+from paw_train.training.cloning import _Cloner, _loss, clone
 
 STEPS = 7
 

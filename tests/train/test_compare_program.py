@@ -11,8 +11,6 @@ from typer.testing import CliRunner
 
 from paw_train.cli.program import app
 
-pytest.importorskip("torch")
-
 TINY = [
     "updates=1",
     "cloning.steps=1",

@@ -6,16 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 from unittest import mock
 
+import hostile
 import pytest
-
-torch = pytest.importorskip("torch")
-
-import hostile  # noqa: E402
-from hypothesis import given  # noqa: E402
-from hypothesis import settings as hypothesis_settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-from small_policies import passes_of  # noqa: E402
-from transformers import (  # noqa: E402
+import torch
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from small_policies import passes_of
+from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
@@ -24,9 +22,9 @@ from transformers import (  # noqa: E402
     MistralForCausalLM,
 )
 
-from paw_train.policies.local import scoring  # noqa: E402
-from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
-from paw_train.rollouts.policy import ScoreRequest  # noqa: E402
+from paw_train.policies.local import scoring
+from paw_train.policies.local.policy import LocalPolicy
+from paw_train.rollouts.policy import ScoreRequest
 
 TOKENIZER = hostile.byte_tokenizer()
 SIZES: dict[str, Any] = {

@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import hostile
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from small_policies import passes_of
+from transformers import Lfm2Config, Lfm2ForCausalLM, LlamaConfig, LlamaForCausalLM
 
-torch = pytest.importorskip("torch")
-
-import hostile  # noqa: E402
-from hypothesis import given  # noqa: E402
-from hypothesis import settings as hypothesis_settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-from small_policies import passes_of  # noqa: E402
-from transformers import Lfm2Config, Lfm2ForCausalLM, LlamaConfig, LlamaForCausalLM  # noqa: E402
-
-from paw_train.policies.local import attention, decoder, token_loop  # noqa: E402
-from paw_train.policies.local.decoder import BatchDecoder  # noqa: E402
-from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
-from paw_train.policies.local.sampling import filter_logits, sample_tokens, uniforms  # noqa: E402
-from paw_train.policies.local.session import LocalSession, respond  # noqa: E402
-from paw_train.policies.local.stop_strings import StopStrings  # noqa: E402
-from paw_train.rollouts.chat import ChatFormat  # noqa: E402
-from paw_train.rollouts.policy import Request, Sampling  # noqa: E402
+from paw_train.policies.local import attention, decoder, token_loop
+from paw_train.policies.local.decoder import BatchDecoder
+from paw_train.policies.local.policy import LocalPolicy
+from paw_train.policies.local.sampling import filter_logits, sample_tokens, uniforms
+from paw_train.policies.local.scratch import scratch_model
+from paw_train.policies.local.session import LocalSession, respond
+from paw_train.policies.local.stop_strings import StopStrings
+from paw_train.rollouts.chat import ChatFormat
+from paw_train.rollouts.policy import Request, Sampling
+from paw_train.settings.model import ScratchModelSettings
 
 TOKENIZER = hostile.byte_tokenizer()
 CHAT = ChatFormat(TOKENIZER)
@@ -46,6 +46,14 @@ def _model(seed: int = 0, kinds: Sequence[str] = ()) -> Any:
 
 
 MODEL, CONVOLVED = _model(), _model(kinds=["full_attention", "conv", "full_attention"])
+SHIFTED = LocalPolicy(
+    scratch_model(
+        ScratchModelSettings(architecture="token_shift", hidden=32, layers=2, heads=4, kv_heads=2),
+        VOCABULARY,
+        seed=0,
+    ),
+    TOKENIZER,
+).model
 
 
 def _alone(ids: Sequence[int], model: Any = MODEL) -> Any:
@@ -70,7 +78,7 @@ def _contexts(count: int, seed: int = 0) -> list[list[int]]:
     ),
     budget=st.sampled_from([1, 20, 64, 10**6]),
     repeat=st.booleans(),
-    model=st.sampled_from([MODEL, CONVOLVED]),
+    model=st.sampled_from([MODEL, CONVOLVED, SHIFTED]),
 )
 def test_whatever_rests_leaves_or_is_shared_each_row_computes_what_it_would_alone(
     seed: int, plan: list[str], budget: int, repeat: bool, model: Any

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
-
 from paw_gym import EnvPool, Outcome, Task, TaskSet, TextEnv, make_agent_env
 from paw_gym.registration import register_text_env
 from paw_train.rollouts.rollout import demonstrations

@@ -8,15 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import claimed_device
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import claimed_device  # noqa: E402
-
-from paw_train.algorithms import update  # noqa: E402
-from paw_train.training import local  # noqa: E402
-from paw_train.training.local import train_from_recipe  # noqa: E402
+from paw_train.algorithms import update
+from paw_train.training import local
+from paw_train.training.local import train_from_recipe
 
 SMALL = [
     *("updates=1", "cloning.episodes=0", "evaluation.tasks=0", "evaluation.every=0"),

@@ -7,23 +7,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from small_policies import SMALL, said_in, word_policy
 
-torch = pytest.importorskip("torch")
-
-from small_policies import SMALL, said_in, word_policy  # noqa: E402
-
-from paw_gym.transition import write_jsonl  # noqa: E402
-from paw_train.evaluation import make_pool  # noqa: E402
-from paw_train.evaluation.noise import write_noise_gradient  # noqa: E402
-from paw_train.losses import noise_gradients as d  # noqa: E402
-from paw_train.policies.local.checkpoint import save_checkpoint  # noqa: E402
-from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
-from paw_train.reporting.run.page import write_report  # noqa: E402
-from paw_train.rollouts.rollout import Trajectory, demonstrations  # noqa: E402
-from paw_train.rollouts.tokens import OBSERVATION  # noqa: E402
-from paw_train.settings import EnvSettings, load_settings  # noqa: E402
+from paw_gym.transition import write_jsonl
+from paw_train.evaluation import make_pool
+from paw_train.evaluation.noise import write_noise_gradient
+from paw_train.losses import noise_gradients as d
+from paw_train.policies.local.checkpoint import save_checkpoint
+from paw_train.policies.local.policy import LocalPolicy
+from paw_train.reporting.run.page import write_report
+from paw_train.rollouts.rollout import Trajectory, demonstrations
+from paw_train.rollouts.tokens import OBSERVATION
+from paw_train.settings import EnvSettings, load_settings
 
 # --- shares ---------------------------------------------------------------------------------------
 

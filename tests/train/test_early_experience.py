@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
-
 from paw_train.environments import agent_env_maker, make_pool
 from paw_train.settings import EnvSettings, load_settings
 from paw_train.training import local

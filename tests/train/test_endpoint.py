@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
 pytest.importorskip("openai")
 
 from hostile import byte_tokenizer

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
 pytest.importorskip("openai")
 
 import fake_endpoint as fake

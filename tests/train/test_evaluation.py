@@ -15,9 +15,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-pytest.importorskip("torch")
-
 from files import load
 from scripted import ScriptedPolicy
 

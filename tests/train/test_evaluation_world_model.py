@@ -7,24 +7,22 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import hostile
 import numpy as np
 import pytest
+import torch
+from rows import parts, transitions
+from transformers import LlamaForCausalLM
 
-torch = pytest.importorskip("torch")
-
-import hostile  # noqa: E402
-from rows import parts, transitions  # noqa: E402
-from transformers import LlamaForCausalLM  # noqa: E402
-
-from paw_gym.transition import Episode, write_jsonl  # noqa: E402
-from paw_train.environments import agent_env_maker  # noqa: E402
-from paw_train.evaluation import world_model, world_model_program  # noqa: E402
-from paw_train.evaluation.world_model import Prediction  # noqa: E402
-from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
-from paw_train.rollouts.rollout import demonstrations  # noqa: E402
-from paw_train.rollouts.scoring import collate  # noqa: E402
-from paw_train.rollouts.tokens import OBSERVATION  # noqa: E402
-from paw_train.settings import EnvSettings  # noqa: E402
+from paw_gym.transition import Episode, write_jsonl
+from paw_train.environments import agent_env_maker
+from paw_train.evaluation import world_model, world_model_program
+from paw_train.evaluation.world_model import Prediction
+from paw_train.policies.local.policy import LocalPolicy
+from paw_train.rollouts.rollout import demonstrations
+from paw_train.rollouts.scoring import collate
+from paw_train.rollouts.tokens import OBSERVATION
+from paw_train.settings import EnvSettings
 
 TOKENIZER = hostile.byte_tokenizer()
 

@@ -10,39 +10,37 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
+from rows import parts, token_row, transitions
+from small_policies import word_policy
+from trajectories import made_up
 
-torch = pytest.importorskip("torch")
-
-from rows import parts, token_row, transitions  # noqa: E402
-from small_policies import word_policy  # noqa: E402
-from trajectories import made_up  # noqa: E402
-
-from paw_gym.internals.registry import Registry  # noqa: E402
-from paw_train.algorithms import gigpo, reinforce_pp, rloo  # noqa: E402
-from paw_train.algorithms.critic import Critic  # noqa: E402
-from paw_train.algorithms.estimator import (  # noqa: E402
+from paw_gym.internals.registry import Registry
+from paw_train.algorithms import gigpo, reinforce_pp, rloo
+from paw_train.algorithms.critic import Critic
+from paw_train.algorithms.estimator import (
     ADVANTAGES,
     AdvantageEstimator,
     UpdateView,
     estimator,
     require_registered,
 )
-from paw_train.algorithms.experience import Signals, prepare  # noqa: E402
-from paw_train.algorithms.pool import collect, informative_groups  # noqa: E402
-from paw_train.algorithms.update import Updater  # noqa: E402
-from paw_train.losses.objective import ObjectiveSettings  # noqa: E402
-from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
-from paw_train.rollouts.rows import transition_keys, trimmed  # noqa: E402
-from paw_train.rollouts.scoring import collate  # noqa: E402
-from paw_train.rollouts.tokens import ACTION, CONTEXT, OBSERVATION  # noqa: E402
-from paw_train.settings import (  # noqa: E402
+from paw_train.algorithms.experience import Signals, prepare
+from paw_train.algorithms.pool import collect, informative_groups
+from paw_train.algorithms.update import Updater
+from paw_train.losses.objective import ObjectiveSettings
+from paw_train.policies.local.policy import LocalPolicy
+from paw_train.rollouts.rows import transition_keys, trimmed
+from paw_train.rollouts.scoring import collate
+from paw_train.rollouts.tokens import ACTION, CONTEXT, OBSERVATION
+from paw_train.settings import (
     AlgorithmSettings,
     CriticSettings,
     OptimizerSettings,
     Settings,
     load_settings,
 )
-from paw_train.settings.world_model import WorldModelSettings  # noqa: E402
+from paw_train.settings.world_model import WorldModelSettings
 
 PLAIN = ObjectiveSettings(kl_coef=0.0)
 OFF, PAW = WorldModelSettings.preset("off"), WorldModelSettings()

@@ -10,9 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch")
-
 from servers import serve
 
 from paw_gym.internals.constructors import creator_of

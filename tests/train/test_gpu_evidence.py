@@ -12,9 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-
-torch = pytest.importorskip("torch")
-
+import torch
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = ROOT / "benchmarks"

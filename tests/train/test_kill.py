@@ -14,8 +14,6 @@ import pytest
 from files import measured
 from forked import HELD, Ended, Forked, KillAt, run_smoke
 
-pytest.importorskip("torch")
-
 UPDATES = 8
 
 MOMENTS = {

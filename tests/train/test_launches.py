@@ -6,21 +6,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import claimed_device
+import hostile
 import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import LlamaConfig, LlamaForCausalLM
 
-torch = pytest.importorskip("torch")
-
-import claimed_device  # noqa: E402
-import hostile  # noqa: E402
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
-from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
-
-from paw_train.policies.local import decoder  # noqa: E402
-from paw_train.policies.local.decoder import BatchDecoder, LoopedSteps  # noqa: E402
-from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
-from paw_train.policies.local.sampling import uniforms  # noqa: E402
-from paw_train.policies.local.token_loop import EVERY, TokenLoop  # noqa: E402
-from paw_train.rollouts.policy import Sampling  # noqa: E402
+from paw_train.policies.local import decoder
+from paw_train.policies.local.decoder import BatchDecoder, LoopedSteps
+from paw_train.policies.local.policy import LocalPolicy
+from paw_train.policies.local.sampling import uniforms
+from paw_train.policies.local.token_loop import EVERY, TokenLoop
+from paw_train.rollouts.policy import Sampling
 
 TOKENIZER = hostile.byte_tokenizer()
 NO_KERNEL = ("empty", "view", "unbind", "detach")

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
+from small_policies import SMALL, word_policy
 
-torch = pytest.importorskip("torch")
-
-from small_policies import SMALL, word_policy  # noqa: E402
-
-from paw_gym import Outcome, Task  # noqa: E402
-from paw_gym.functional import GeneratorEnv  # noqa: E402
-from paw_gym.pool import EnvPool  # noqa: E402
-from paw_gym.wrappers import AgentInterface  # noqa: E402
-from paw_train.algorithms.experience import prepare  # noqa: E402
-from paw_train.algorithms.pool import collect  # noqa: E402
-from paw_train.algorithms.update import Updater  # noqa: E402
-from paw_train.losses.objective import ObjectiveSettings  # noqa: E402
-from paw_train.rollouts.rollout import rollout  # noqa: E402
-from paw_train.settings import AlgorithmSettings, OptimizerSettings  # noqa: E402
-from paw_train.settings.rollout import RolloutSettings  # noqa: E402
-from paw_train.settings.world_model import WorldModelSettings  # noqa: E402
+from paw_gym import Outcome, Task
+from paw_gym.functional import GeneratorEnv
+from paw_gym.pool import EnvPool
+from paw_gym.wrappers import AgentInterface
+from paw_train.algorithms.experience import prepare
+from paw_train.algorithms.pool import collect
+from paw_train.algorithms.update import Updater
+from paw_train.losses.objective import ObjectiveSettings
+from paw_train.rollouts.rollout import rollout
+from paw_train.settings import AlgorithmSettings, OptimizerSettings
+from paw_train.settings.rollout import RolloutSettings
+from paw_train.settings.world_model import WorldModelSettings
 
 COLOURS = ("red", "green", "blue")
 

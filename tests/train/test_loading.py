@@ -8,24 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from rows import token_row
 
-torch = pytest.importorskip("torch")
-
-from rows import token_row  # noqa: E402
-
-from paw_train.policies.local import loading  # noqa: E402
-from paw_train.policies.local.fallback import continues_by_chunks  # noqa: E402
-from paw_train.policies.local.loading import (  # noqa: E402
+from paw_train.policies.local import loading
+from paw_train.policies.local.fallback import continues_by_chunks
+from paw_train.policies.local.loading import (
     Place,
     find_model,
     load_model,
     model_signature,
     weights_fingerprint,
 )
-from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
-from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
-from paw_train.rollouts.scoring import collate  # noqa: E402
-from paw_train.settings.model import (  # noqa: E402
+from paw_train.policies.local.policy import LocalPolicy
+from paw_train.policies.local.scratch import scratch_model, word_tokenizer
+from paw_train.rollouts.scoring import collate
+from paw_train.settings.model import (
     LoraSettings,
     ScratchModelSettings,
 )

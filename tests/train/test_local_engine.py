@@ -9,17 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from files import measured
 
-torch = pytest.importorskip("torch")
-
-from files import measured  # noqa: E402
-
-from paw_gym.wrappers import AgentInterface  # noqa: E402
-from paw_train.algorithms import update  # noqa: E402
-from paw_train.evaluation import evaluate_from_args  # noqa: E402
-from paw_train.metrics import METRICS, NOT_MEASURED  # noqa: E402
-from paw_train.training import environments, local  # noqa: E402
-from paw_train.training.local import train_from_recipe  # noqa: E402
+from paw_gym.wrappers import AgentInterface
+from paw_train.algorithms import update
+from paw_train.evaluation import evaluate_from_args
+from paw_train.metrics import METRICS, NOT_MEASURED
+from paw_train.training import environments, local
+from paw_train.training.local import train_from_recipe
 
 
 @pytest.fixture(scope="module")

@@ -6,25 +6,23 @@ import logging
 from typing import Any
 
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rows import token_row
+from torch.utils._python_dispatch import TorchDispatchMode
 
-torch = pytest.importorskip("torch")
-
-from hypothesis import given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-from rows import token_row  # noqa: E402
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
-
-from paw_train.losses import lm_head_logprobs  # noqa: E402
-from paw_train.losses.lm_head_logprobs import (  # noqa: E402
+from paw_train.losses import lm_head_logprobs
+from paw_train.losses.lm_head_logprobs import (
     ForwardScorer,
     linear_scores,
     logits_scores,
 )
-from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
-from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
-from paw_train.rollouts.scoring import batch_logprobs, collate  # noqa: E402
-from paw_train.rollouts.tokens import TokenRow  # noqa: E402
-from paw_train.settings.model import ScratchModelSettings  # noqa: E402
+from paw_train.policies.local.policy import LocalPolicy
+from paw_train.policies.local.scratch import scratch_model, word_tokenizer
+from paw_train.rollouts.scoring import batch_logprobs, collate
+from paw_train.rollouts.tokens import TokenRow
+from paw_train.settings.model import ScratchModelSettings
 
 SMALL = ScratchModelSettings(hidden=32, layers=2, heads=4, kv_heads=2, intermediate=64)
 SHAPE = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "pad_token_id": 0} | {

@@ -7,8 +7,6 @@ from types import ModuleType
 import pytest
 from files import load
 
-pytest.importorskip("torch")
-
 from paw_train.training.memory import (
     KNOWN,
     Micro,

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from paw_train.losses.objective import merge_metrics  # noqa: E402
-from paw_train.metrics import METRICS  # noqa: E402
-from paw_train.reporting.run.curves import SECTIONS  # noqa: E402
+from paw_train.losses.objective import merge_metrics
+from paw_train.metrics import METRICS
+from paw_train.reporting.run.curves import SECTIONS
 
 
 def test_every_metric_has_a_chart_and_a_meaning() -> None:

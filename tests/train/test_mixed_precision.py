@@ -5,17 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
+from rows import token_row
 
-torch = pytest.importorskip("torch")
-
-from rows import token_row  # noqa: E402
-
-from paw_train.algorithms.critic import Critic  # noqa: E402
-from paw_train.policies.local.guarded_step import MasterWeights  # noqa: E402
-from paw_train.policies.local.policy import LocalPolicy, enable_recomputation  # noqa: E402
-from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
-from paw_train.settings import CriticSettings  # noqa: E402
-from paw_train.settings.model import ScratchModelSettings  # noqa: E402
+from paw_train.algorithms.critic import Critic
+from paw_train.policies.local.guarded_step import MasterWeights
+from paw_train.policies.local.policy import LocalPolicy, enable_recomputation
+from paw_train.policies.local.scratch import scratch_model, word_tokenizer
+from paw_train.settings import CriticSettings
+from paw_train.settings.model import ScratchModelSettings
 
 SMALL = ScratchModelSettings(hidden=16, layers=2, heads=2, kv_heads=1, intermediate=32)
 LEARNED = {"value_target": [3.0] * 20}

@@ -7,27 +7,25 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import hostile
 import numpy as np
 import pytest
+import torch
+from files import measured
 from hypothesis import given
 from hypothesis import strategies as st
+from trajectories import made_up
 
-torch = pytest.importorskip("torch")
-
-import hostile  # noqa: E402
-from files import measured  # noqa: E402
-from trajectories import made_up  # noqa: E402
-
-from paw_gym.pool import EnvPool  # noqa: E402
-from paw_gym.transition import read_jsonl  # noqa: E402
-from paw_train.algorithms import grpo  # noqa: E402
-from paw_train.algorithms.experience import prepare  # noqa: E402
-from paw_train.algorithms.paw import adaptive_weight  # noqa: E402
-from paw_train.algorithms.pool import collect  # noqa: E402
-from paw_train.evaluation.summary import joined  # noqa: E402
-from paw_train.reporting.run.data import load_run  # noqa: E402
-from paw_train.reporting.run.page import result_rows, write_report  # noqa: E402
-from paw_train.settings import (  # noqa: E402
+from paw_gym.pool import EnvPool
+from paw_gym.transition import read_jsonl
+from paw_train.algorithms import grpo
+from paw_train.algorithms.experience import prepare
+from paw_train.algorithms.paw import adaptive_weight
+from paw_train.algorithms.pool import collect
+from paw_train.evaluation.summary import joined
+from paw_train.reporting.run.data import load_run
+from paw_train.reporting.run.page import result_rows, write_report
+from paw_train.settings import (
     AlgorithmSettings,
     ObjectiveSettings,
     Settings,
@@ -35,8 +33,8 @@ from paw_train.settings import (  # noqa: E402
     load_settings,
     read_recipe,
 )
-from paw_train.training.environments import TrainingEnvironments, divided  # noqa: E402
-from paw_train.training.local import train_from_recipe  # noqa: E402
+from paw_train.training.environments import TrainingEnvironments, divided
+from paw_train.training.local import train_from_recipe
 
 LAKE: dict[str, Any] = {
     "id": "paw_gym/ToyText-v0",

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-
-torch = pytest.importorskip("torch")
-
-from small_policies import passes_of  # noqa: E402
+import torch
+from small_policies import passes_of
 
 transformers = pytest.importorskip("transformers")
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from paw_train.algorithms.muon import Muon, orthogonalized  # noqa: E402
+from paw_train.algorithms.muon import Muon, orthogonalized
 
 COEFFICIENTS = (3.4445, -4.775, 2.0315)
 SHAPES = ((6, 6), (12, 6), (6, 12), (6, 6), (3, 6))

@@ -12,9 +12,8 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from files import load
-
-torch = pytest.importorskip("torch")
 
 PATH = Path(__file__).resolve().parents[2] / "examples" / "paw_from_scratch.py"
 

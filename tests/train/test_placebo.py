@@ -7,21 +7,19 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
+from small_policies import word_policy
+from trajectories import made_up
 
-torch = pytest.importorskip("torch")
-
-from small_policies import word_policy  # noqa: E402
-from trajectories import made_up  # noqa: E402
-
-from paw_train.algorithms.experience import prepare  # noqa: E402
-from paw_train.algorithms.placebo import with_placebo  # noqa: E402
-from paw_train.algorithms.pool import collect  # noqa: E402
-from paw_train.algorithms.update import Updater  # noqa: E402
-from paw_train.losses.objective import ObjectiveSettings  # noqa: E402
-from paw_train.rollouts.scoring import collate  # noqa: E402
-from paw_train.rollouts.tokens import ACTION, OBSERVATION, TokenRow  # noqa: E402
-from paw_train.settings import AlgorithmSettings, OptimizerSettings, Settings  # noqa: E402
-from paw_train.settings.world_model import WorldModelSettings  # noqa: E402
+from paw_train.algorithms.experience import prepare
+from paw_train.algorithms.placebo import with_placebo
+from paw_train.algorithms.pool import collect
+from paw_train.algorithms.update import Updater
+from paw_train.losses.objective import ObjectiveSettings
+from paw_train.rollouts.scoring import collate
+from paw_train.rollouts.tokens import ACTION, OBSERVATION, TokenRow
+from paw_train.settings import AlgorithmSettings, OptimizerSettings, Settings
+from paw_train.settings.world_model import WorldModelSettings
 
 OBJECTIVE = ObjectiveSettings(kl_coef=0.0)
 

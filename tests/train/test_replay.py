@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-
 from paw_train.cli import main
 from paw_train.evaluation import evaluate_from_args, replay
 from paw_train.evaluation.panels import fixed_panel, panel_title

@@ -12,27 +12,27 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
 pytest.importorskip("openai")
 
-import fork  # noqa: E402
-from hostile import byte_tokenizer  # noqa: E402
-from scripted import ScriptedPolicy  # noqa: E402
+import fork
+from hostile import byte_tokenizer
+from scripted import ScriptedPolicy
 
-from paw_gym import PromptTemplate, make_agent_env  # noqa: E402
-from paw_gym.internals.replies import read_chat, split_thought  # noqa: E402
-from paw_gym.pool import EnvPool  # noqa: E402
-from paw_train.agents import AGENTS, make_agent  # noqa: E402
-from paw_train.agents.action_form import ActionForm  # noqa: E402
-from paw_train.agents.metering import MeteredPolicy  # noqa: E402
-from paw_train.policies.endpoint.answers import finish_text  # noqa: E402
-from paw_train.policies.endpoint.policy import EndpointPolicy  # noqa: E402
-from paw_train.policies.local.session import respond  # noqa: E402
-from paw_train.policies.vllm.engine import VLLMPolicy, VLLMSession  # noqa: E402
-from paw_train.rollouts.chat import ChatFormat  # noqa: E402
-from paw_train.rollouts.policy import Request, Response, Sampling, complete  # noqa: E402
-from paw_train.settings.endpoint import EndpointSettings  # noqa: E402
+from paw_gym import PromptTemplate, make_agent_env
+from paw_gym.internals.replies import read_chat, split_thought
+from paw_gym.pool import EnvPool
+from paw_train.agents import AGENTS, make_agent
+from paw_train.agents.action_form import ActionForm
+from paw_train.agents.metering import MeteredPolicy
+from paw_train.policies.endpoint.answers import finish_text
+from paw_train.policies.endpoint.policy import EndpointPolicy
+from paw_train.policies.local.session import respond
+from paw_train.policies.vllm.engine import VLLMPolicy, VLLMSession
+from paw_train.rollouts.chat import ChatFormat
+from paw_train.rollouts.policy import Request, Response, Sampling, complete
+from paw_train.settings.endpoint import EndpointSettings
 
 R, L = "<action>right</action>", "<action>left</action>"
 ACTION = re.compile(r"<action>\s*(\w*)\s*</action>")

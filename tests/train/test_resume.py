@@ -16,12 +16,10 @@ import pytest
 from files import measured
 from forked import HELD, Forked
 
-torch = pytest.importorskip("torch")
-
-from paw_train.policies.local.guarded_step import TrainingDivergedError  # noqa: E402
-from paw_train.settings import MAY_CHANGE, Settings, load_settings  # noqa: E402
-from paw_train.settings.base import flatten  # noqa: E402
-from paw_train.training.local import claim_folder, local_settings, train_from_recipe  # noqa: E402
+from paw_train.policies.local.guarded_step import TrainingDivergedError
+from paw_train.settings import MAY_CHANGE, Settings, load_settings
+from paw_train.settings.base import flatten
+from paw_train.training.local import claim_folder, local_settings, train_from_recipe
 
 
 @pytest.mark.slow

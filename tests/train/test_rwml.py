@@ -8,34 +8,32 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import hostile
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from rows import transitions
 
-torch = pytest.importorskip("torch")
-
-import hostile  # noqa: E402
-from rows import transitions  # noqa: E402
-
-from paw_gym.pool import EnvPool  # noqa: E402
-from paw_train.environments import agent_env_maker  # noqa: E402
-from paw_train.evaluation.world_model import Embedder, make_embedder  # noqa: E402
-from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
-from paw_train.rollouts.policy import Response  # noqa: E402
-from paw_train.rollouts.rollout import demonstrations  # noqa: E402
-from paw_train.rollouts.tokens import ACTION, OBSERVATION  # noqa: E402
-from paw_train.settings import EnvSettings, Settings, load_settings  # noqa: E402
-from paw_train.world_model_learning import predicting, rwml, sft  # noqa: E402
-from paw_train.world_model_learning.examples import (  # noqa: E402
+from paw_gym.pool import EnvPool
+from paw_train.environments import agent_env_maker
+from paw_train.evaluation.world_model import Embedder, make_embedder
+from paw_train.policies.local.policy import LocalPolicy
+from paw_train.rollouts.policy import Response
+from paw_train.rollouts.rollout import demonstrations
+from paw_train.rollouts.tokens import ACTION, OBSERVATION
+from paw_train.settings import EnvSettings, Settings, load_settings
+from paw_train.world_model_learning import predicting, rwml, sft
+from paw_train.world_model_learning.examples import (
     Example,
     ending,
     examples_of,
     packed,
     unique,
 )
-from paw_train.world_model_learning.predicting import (  # noqa: E402
+from paw_train.world_model_learning.predicting import (
     Guess,
     Similarity,
     predict,

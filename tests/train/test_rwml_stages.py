@@ -12,8 +12,6 @@ import numpy as np
 import pytest
 from forked import run_smoke
 
-pytest.importorskip("torch")
-
 from paw_gym.transition import read_jsonl
 from paw_train.evaluation import world_model_program
 from paw_train.evaluation.terminal import Display

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from itertools import islice, repeat
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-pytest.importorskip("torch")
-
 from rows import parts
 
+from paw_train.policies.local.loading import load_model, weights_fingerprint
+from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.scratch import (
     piece_tokenizer,
     scratch_model,
@@ -21,6 +22,7 @@ from paw_train.policies.local.scratch import (
     unknown_words,
     word_tokenizer,
 )
+from paw_train.policies.local.token_shift import TokenShift
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.rows import append_transition
 from paw_train.rollouts.tokens import ACTION, OBSERVATION, TokenRow
@@ -44,36 +46,30 @@ def test_frequent_words_are_one_piece_and_unseen_names_are_several() -> None:
 
 ROOM = ["You see a cabinet 3, a drawer 1, and a mug.", "> go to cabinet 20", "the mug 2"]
 LOST = ScratchModelSettings(spell_unknown=False)
-ENTITIES = scratch_tokenizer(LOST.replace(tokenizer="entities"), ROOM)
+WORDS = scratch_tokenizer(LOST, ROOM)
 
 
-@given(st.integers(1, 40), st.integers(1, 6))
-def test_a_name_and_its_number_are_one_token_also_where_the_pair_is_new(
+@given(st.integers(1, 40), st.integers(1, 40))
+def test_a_name_and_its_number_are_two_tokens_also_where_the_pair_is_new(
     cabinet: int, drawer: int
 ) -> None:
     said = f" cabinet {cabinet}, a drawer {drawer}"
-    assert ENTITIES.tokenize(said) == [f" cabinet {cabinet}", ",", " a", f" drawer {drawer}"]
-    assert ENTITIES.unk_token_id not in ENTITIES(said)["input_ids"]
-    assert ENTITIES.decode(ENTITIES(said)["input_ids"]) == said
+    words = [" cabinet", f" {cabinet}", ",", " a", " drawer", f" {drawer}"]
+    assert WORDS.tokenize(said) == words
+    assert WORDS.decode(WORDS(said)["input_ids"]) == said
+    assert WORDS.tokenize(" cabinet 41") == [" cabinet", "<unk>"]
 
 
-def test_what_is_said_without_a_number_stays_a_word_and_far_numbers_are_unknown() -> None:
-    assert ENTITIES.tokenize(" a mug. A drawer") == [" a", " mug", ".", "<unk>", " drawer"]
-    assert ENTITIES.tokenize(" cabinet 41") == ["<unk>"]
-    words = scratch_tokenizer(LOST, ROOM)
-    assert words.tokenize(" cabinet 3") == [" cabinet", " 3"]
-
-
-SPELLING = scratch_tokenizer(ScratchModelSettings(tokenizer="entities"), ROOM)
+SPELLING = scratch_tokenizer(ScratchModelSettings(), ROOM)
 
 
 def test_an_unknown_word_is_spelled_and_known_ones_keep_their_ids() -> None:
     known = ROOM[0]
-    assert SPELLING(known)["input_ids"] == ENTITIES(known)["input_ids"]
+    assert SPELLING(known)["input_ids"] == WORDS(known)["input_ids"]
     assert SPELLING.decode(SPELLING(" vase 2")["input_ids"][:3]) == " va"
-    assert unknown_words(SPELLING, ROOM) == unknown_words(ENTITIES, ROOM) == []
-    for tokenizer in (SPELLING, ENTITIES):
-        assert unknown_words(tokenizer, [f"{known} a vase 2"]) == ["vase 2"]
+    assert unknown_words(SPELLING, ROOM) == unknown_words(WORDS, ROOM) == []
+    for tokenizer in (SPELLING, WORDS):
+        assert unknown_words(tokenizer, [f"{known} a vase 2"]) == ["vase"]
 
 
 def test_the_warm_start_practices_made_up_words_where_responses_copy_them() -> None:
@@ -97,13 +93,9 @@ def test_the_warm_start_practices_made_up_words_where_responses_copy_them() -> N
     assert chat.raw(row.ids).startswith("Take the mug now<action>"), "the row itself stays"
 
 
-ENTITY_PIECES = piece_tokenizer([*SEEN, *ROOM], 512, entities=True)
-PLAIN_PIECES = piece_tokenizer([*SEEN, *ROOM], 512)
-
-
 @settings(deadline=None)
 @given(
-    st.sampled_from([PIECES, SPELLING, ENTITY_PIECES]),
+    st.sampled_from([PIECES, SPELLING]),
     st.lists(
         st.text(st.characters(exclude_categories=["Cs"]))
         | st.sampled_from(["<end>", "a <agent>b", "é<unk>", " cabinet 3", " 1754"])
@@ -114,23 +106,26 @@ def test_tokenizers_that_spell_lose_no_text(tokenizer: Any, text: str) -> None:
     assert chat.raw(chat.content(text)) == text
 
 
-@settings(deadline=None)
-@given(st.integers(1, 40))
-def test_pieces_join_a_name_and_its_number_and_nothing_else(number: int) -> None:
-    entity = f" cabinet {number}"
-    assert len(ENTITY_PIECES.tokenize(entity)) == 1
-    assert len(PLAIN_PIECES.tokenize(entity)) > 1
-    for said in (" cabinet 1754", " year 3", " Vaiglel Ford", " Zeil Ketom was born."):
-        assert ENTITY_PIECES.tokenize(said) == PLAIN_PIECES.tokenize(said)
-    setting = ScratchModelSettings(tokenizer="entity_pieces", pieces=512)
-    assert scratch_tokenizer(setting, [*SEEN, *ROOM]).get_vocab() == ENTITY_PIECES.get_vocab()
+@pytest.mark.parametrize("architecture", ["llama", "token_shift"])
+def test_a_model_is_that_of_its_seed_and_comes_back_from_its_folder(
+    architecture: Any, tmp_path: Path
+) -> None:
+    small = ScratchModelSettings(architecture=architecture, hidden=32, layers=1, heads=2)
+    model, again, other = (scratch_model(small, len(WORDS), seed) for seed in (3, 3, 4))
+    assert weights_fingerprint(model) == weights_fingerprint(again) != weights_fingerprint(other)
+    LocalPolicy(model, WORDS).save(tmp_path)
+    loaded, _ = load_model(tmp_path)
+    ids = torch.arange(5, 20)[None]
+    assert torch.equal(loaded(ids).logits, model.eval()(ids).logits)
 
 
-def test_the_base_of_the_rotary_embeddings_is_that_of_the_settings() -> None:
-    for theta in (10_000.0, 1e6):
-        model = scratch_model(ScratchModelSettings(rope_theta=theta), 10, seed=0)
-        slowest = model.model.rotary_emb.inv_freq[-1].item()
-        assert slowest == pytest.approx(theta ** (-30 / 32), rel=1e-4)
+def test_a_shift_adds_a_map_of_the_token_before_and_of_no_other() -> None:
+    shift = TokenShift(6, 0)
+    x = torch.randn(2, 4, 6)
+    found = shift(x)
+    assert torch.equal(found[:, 0], x[:, 0])
+    expected = x[:, 1:] + x[:, :-1] @ shift.previous.weight.T
+    assert torch.allclose(found[:, 1:], expected, atol=1e-6)
 
 
 def test_the_setting_chooses_and_a_wrong_one_is_named() -> None:

@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 from forked import Forked
 
-pytest.importorskip("torch")
-
 from paw_gym import Outcome, Task, TaskSet, TextEnv, register_text_env
 from paw_train.environments import agent_env_maker
 from paw_train.settings import load_settings

@@ -8,22 +8,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hostile
 import pytest
+import torch
+from rows import transitions
+from servers import RunningServer
 
-torch = pytest.importorskip("torch")
-
-import hostile  # noqa: E402
-from rows import transitions  # noqa: E402
-from servers import RunningServer  # noqa: E402
-
-from paw_gym import Outcome, Task, make_remote  # noqa: E402
-from paw_gym.functional import GeneratorEnv  # noqa: E402
-from paw_gym.pool import EnvPool, OutOfTimeError, within  # noqa: E402
-from paw_gym.wrappers import AgentInterface  # noqa: E402
-from paw_train.reporting.run.alarms import find_alarms  # noqa: E402
-from paw_train.rollouts.rollout import Trajectory, rollout, timed_out  # noqa: E402
-from paw_train.settings.rollout import RolloutSettings  # noqa: E402
-from paw_train.training.outcomes import outcome_metrics  # noqa: E402
+from paw_gym import Outcome, Task, make_remote
+from paw_gym.functional import GeneratorEnv
+from paw_gym.pool import EnvPool, OutOfTimeError, within
+from paw_gym.wrappers import AgentInterface
+from paw_train.reporting.run.alarms import find_alarms
+from paw_train.rollouts.rollout import Trajectory, rollout, timed_out
+from paw_train.settings.rollout import RolloutSettings
+from paw_train.training.outcomes import outcome_metrics
 
 LIMIT = 3.0
 HANGING = Path(__file__).parents[1] / "gateway"

@@ -5,24 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+import torch
+from hostile import byte_tokenizer
+from rows import transitions
+from small_policies import word_policy
 
-torch = pytest.importorskip("torch")
-
-from hostile import byte_tokenizer  # noqa: E402
-from rows import transitions  # noqa: E402
-from small_policies import word_policy  # noqa: E402
-
-from paw_gym import Outcome, Task  # noqa: E402
-from paw_gym.functional import GeneratorEnv  # noqa: E402
-from paw_gym.pool import EnvPool  # noqa: E402
-from paw_gym.wrappers import AgentInterface  # noqa: E402
-from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
-from paw_train.rollouts.chat import ChatFormat  # noqa: E402
-from paw_train.rollouts.rollout import Trajectory, rollout  # noqa: E402
-from paw_train.rollouts.scoring import collate  # noqa: E402
-from paw_train.rollouts.tokens import ACTION, CONTEXT, TokenRow, batches_alike  # noqa: E402
-from paw_train.settings.rollout import RolloutSettings  # noqa: E402
-from paw_train.training.outcomes import outcome_metrics  # noqa: E402
+from paw_gym import Outcome, Task
+from paw_gym.functional import GeneratorEnv
+from paw_gym.pool import EnvPool
+from paw_gym.wrappers import AgentInterface
+from paw_train.policies.local.policy import LocalPolicy
+from paw_train.rollouts.chat import ChatFormat
+from paw_train.rollouts.rollout import Trajectory, rollout
+from paw_train.rollouts.scoring import collate
+from paw_train.rollouts.tokens import ACTION, CONTEXT, TokenRow, batches_alike
+from paw_train.settings.rollout import RolloutSettings
+from paw_train.training.outcomes import outcome_metrics
 
 WORDS = "red green blue go stop left right you see a door the is now <action> </action> . , :"
 

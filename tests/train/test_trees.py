@@ -9,20 +9,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trajectories import made_up
 
-torch = pytest.importorskip("torch")
-
-from trajectories import made_up  # noqa: E402
-
-from paw_train.algorithms import grpo  # noqa: E402
-from paw_train.algorithms.experience import prepare  # noqa: E402
-from paw_train.algorithms.pool import collect  # noqa: E402
-from paw_train.algorithms.tree import Tree, branch_grpo, branch_rloo  # noqa: E402
-from paw_train.losses.objective import ObjectiveSettings  # noqa: E402
-from paw_train.settings import AlgorithmSettings  # noqa: E402
-from paw_train.settings.world_model import WorldModelSettings  # noqa: E402
+from paw_train.algorithms import grpo
+from paw_train.algorithms.experience import prepare
+from paw_train.algorithms.pool import collect
+from paw_train.algorithms.tree import Tree, branch_grpo, branch_rloo
+from paw_train.losses.objective import ObjectiveSettings
+from paw_train.settings import AlgorithmSettings
+from paw_train.settings.world_model import WorldModelSettings
 
 # Two episodes of one group. The first has three steps and branches before its second:
 #   0 -> 1 -> 2        episode 0, returns 4

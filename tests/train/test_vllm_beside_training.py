@@ -11,13 +11,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from paw_train.policies.vllm import engine as vllm_engine  # noqa: E402
-from paw_train.policies.vllm.engine import FollowingVLLM  # noqa: E402
-from paw_train.rollouts.policy import Sampling  # noqa: E402
-from paw_train.settings.rollout import VLLMSettings  # noqa: E402
+from paw_train.policies.vllm import engine as vllm_engine
+from paw_train.policies.vllm.engine import FollowingVLLM
+from paw_train.rollouts.policy import Sampling
+from paw_train.settings.rollout import VLLMSettings
 
 GIB = 2**30
 

@@ -20,7 +20,6 @@ made_up = load("benchmarks/viewer_run.py")
 @pytest.fixture(scope="session")
 def real_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A training run of the real engine that kept every episode of every update."""
-    pytest.importorskip("torch")
     from paw_train.training.local import train_from_recipe
 
     out = tmp_path_factory.mktemp("runs")

@@ -227,6 +227,8 @@ def read_weights(file: Path) -> dict[str, Tensor]:
 def _read(place: Place, dtype: Any, attention: str | None) -> Any:
     import transformers
 
+    import paw_train.policies.local.token_shift  # noqa: F401 - so that its checkpoints are known
+
     options: dict[str, Any] = {"gguf_file": place.gguf_file} if place.gguf_file else {}
     options |= {"revision": place.revision} if place.revision else {}
     tokenizer = transformers.AutoTokenizer.from_pretrained(

@@ -1,15 +1,13 @@
 """A small language model for the language of its environments, trained from scratch: tokenizer and network.
 
 Tokens are words with their leading space, numbers and punctuation marks. A name and its number are two
-tokens ("cabinet", "3"), so that an unseen pairing is nothing new, or one ("cabinet 3"), which one attention
-head copies without having to find what stood behind the name. Where held-out tasks bring words of their own
-(names), pieces of words take their place.
+tokens ("cabinet", "3"), so that an unseen pairing is nothing new. Where held-out tasks bring words of their
+own (names), pieces of words take their place.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +16,6 @@ import torch
 from paw_train.settings.model import ScratchModelSettings
 
 _WORDS = r" ?[A-Za-z_]+| ?[0-9]+|\n| ?[^\sA-Za-z_0-9]"
-_ENTITIES = r" ?[A-Za-z_]+ [0-9]+|" + _WORDS
-_SPACE = "\u0120"
-"""how byte-level pieces write a space"""
 _COUNTED = 40
 """numbers up to here are counted, so those between and beyond the ones seen are in the vocabulary too"""
 CHAT_TEMPLATE = (
@@ -31,32 +26,24 @@ CHAT_TEMPLATE = (
 _SPECIAL = ("<pad>", "<unk>", "<user>", "<agent>", "<end>")
 _POSITIONS = 4096
 """longest context that a model is made for"""
+_ROPE = {"llama": 1e4, "token_shift": 1e6}
+"""base of the rotary embeddings: a larger one leaves more of a head to content, and less to position"""
 _TAGS = ("<action>", "</action>")
 """one token each"""
 
 
 def scratch_tokenizer(settings: ScratchModelSettings, texts: Iterable[str]) -> Any:
     """The tokenizer that ``settings`` name, made for the language of ``texts``."""
-    if settings.tokenizer in ("pieces", "entity_pieces"):
-        return piece_tokenizer(
-            texts, settings.pieces, entities=settings.tokenizer == "entity_pieces"
-        )
-    return word_tokenizer(
-        texts, entities=settings.tokenizer == "entities", spells=settings.spell_unknown
-    )
+    if settings.tokenizer == "pieces":
+        return piece_tokenizer(texts, settings.pieces)
+    return word_tokenizer(texts, settings.spell_unknown)
 
 
-def word_tokenizer(
-    texts: Iterable[str],
-    entities: bool = False,
-    spells: bool = False,
-) -> Any:
+def word_tokenizer(texts: Iterable[str], spells: bool = False) -> Any:
     """A word-level tokenizer whose vocabulary is every word of ``texts`` (and every digit string to 40).
 
     Args:
         texts: samples of all the language the environment speaks: prompts, observations, actions.
-        entities: whether a word and the number behind it are one token. A word that was seen with
-            numbers up to n is known with those up to 2n, six at least, and alone.
         spells: whether an unknown word is spelled, byte by byte, with 256 tokens behind those of the words.
 
     Returns:
@@ -65,14 +52,10 @@ def word_tokenizer(
     """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
-    splitter = pre_tokenizers.Split(Regex(_ENTITIES if entities else _WORDS), "isolated")
+    splitter = pre_tokenizers.Split(Regex(_WORDS), "isolated")
     words = {f"{space}{number}" for number in range(_COUNTED + 1) for space in ("", " ")}
     for text in texts:
         words.update(piece for piece, _ in splitter.pre_tokenize_str(text))
-    if entities:
-        words.update(_more_entities(words))
-        # a task names a thing without its number
-        words.update({word.rpartition(" ")[0] for word in words} - {""})
     vocabulary = {word: i for i, word in enumerate([*_SPECIAL, *sorted(words)])}
     if spells:
         byte_level = _byte_level()
@@ -106,29 +89,12 @@ def unknown_words(tokenizer: Any, texts: Iterable[str]) -> list[str]:
     return sorted(words - {""})
 
 
-def _more_entities(words: Iterable[str]) -> Iterator[str]:
-    """Names that have numbers, with numbers that were not seen."""
-    highest: dict[str, int] = {}
-    for word in words:
-        name, _, number = word.rpartition(" ")
-        if name.strip() and int(number) <= _COUNTED:
-            highest[name] = max(highest.get(name, 0), int(number))
-    for name, most in highest.items():
-        yield from (f"{name} {other}" for other in range(1, max(6, 2 * most) + 1))
-
-
-def piece_tokenizer(
-    texts: Iterable[str],
-    size: int,
-    entities: bool = False,
-) -> Any:
+def piece_tokenizer(texts: Iterable[str], size: int) -> Any:
     """A byte-level BPE tokenizer (Sennrich et al., 2016) that joins pieces within words only.
 
     Args:
         texts: samples of the environment's language; their frequent words become one token each.
         size: of the vocabulary, at least 512.
-        entities: whether a word and the number behind it are one token, beside the ``size`` pieces, for
-            the numbers that ``word_tokenizer`` has.
 
     Returns:
         A ``PreTrainedTokenizerFast`` with a chat template; any text comes back unchanged from
@@ -150,25 +116,8 @@ def piece_tokenizer(
         special_tokens=list(_SPECIAL),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )
-    texts = list(texts)
     core.train_from_iterator(texts, trainer)
-    return _for_dialogues(_joined(core, texts) if entities else core)
-
-
-def _joined(core: Any, texts: Iterable[str]) -> Any:
-    """A piece tokenizer with the numbered names of ``texts`` as tokens; it divides all else as before."""
-    from tokenizers import Regex, Tokenizer, pre_tokenizers
-
-    splitter = pre_tokenizers.Split(Regex(_ENTITIES), "isolated")
-    seen = {piece for text in texts for piece, _ in splitter.pre_tokenize_str(text)}
-    form = json.loads(core.to_str())
-    vocabulary = form["model"]["vocab"]
-    for name in sorted(_more_entities(seen)):
-        vocabulary[name.replace(" ", _SPACE)] = len(vocabulary)
-    form["model"]["ignore_merges"] = True  # what is in the vocabulary as a whole is one token
-    joined = Tokenizer.from_str(json.dumps(form))
-    joined.pre_tokenizer = pre_tokenizers.Sequence([splitter, _byte_level()])
-    return joined
+    return _for_dialogues(core)
 
 
 def _byte_level() -> Any:
@@ -202,23 +151,34 @@ def made_from_scratch(folder: Path) -> bool:
 
 
 def scratch_model(settings: ScratchModelSettings, vocabulary: int, seed: int) -> Any:
-    """A randomly initialised ``LlamaForCausalLM``; the same seed gives the same weights."""
+    """A randomly initialised causal language model; the same seed gives the same weights."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    config = LlamaConfig(
-        vocab_size=vocabulary,
-        hidden_size=settings.hidden,
-        num_hidden_layers=settings.layers,
-        num_attention_heads=settings.heads,
-        num_key_value_heads=settings.kv_heads,
-        intermediate_size=settings.intermediate,
-        max_position_embeddings=_POSITIONS,
-        rope_parameters={"rope_type": "default", "rope_theta": settings.rope_theta},
-        tie_word_embeddings=True,
-        pad_token_id=0,
-        bos_token_id=None,
-        eos_token_id=4,
-    )
+    from paw_train.policies.local.token_shift import TokenShiftConfig, TokenShiftForCausalLM
+
+    shared: dict[str, Any] = {
+        "vocab_size": vocabulary,
+        "hidden_size": settings.hidden,
+        "num_attention_heads": settings.heads,
+        "num_key_value_heads": settings.kv_heads,
+        "intermediate_size": settings.intermediate,
+        "max_position_embeddings": _POSITIONS,
+        "rope_parameters": {"rope_type": "default", "rope_theta": _ROPE[settings.architecture]},
+        "tie_word_embeddings": True,
+        "pad_token_id": 0,
+        "bos_token_id": None,
+        "eos_token_id": 4,
+    }
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return LlamaForCausalLM(config)
+        if settings.architecture == "token_shift":
+            kinds = ["conv", *["full_attention"] * settings.layers]
+            return TokenShiftForCausalLM(
+                TokenShiftConfig(
+                    num_hidden_layers=len(kinds),
+                    layer_types=kinds,
+                    block_auto_adjust_ff_dim=False,
+                    **shared,
+                )
+            )
+        return LlamaForCausalLM(LlamaConfig(num_hidden_layers=settings.layers, **shared))

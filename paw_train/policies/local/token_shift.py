@@ -1,0 +1,58 @@
+"""A small transformer whose tokens know the token before them.
+
+To copy a number from what is in view ("take cloth 3"), attention has to find what stood behind the name. In
+a plain transformer that takes two layers that must learn it together, which in a few minutes they do not;
+with the previous token mixed into each one, a single layer does it (Olsson et al. 2022,
+https://arxiv.org/abs/2209.11895, section "smeared keys").
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, Lfm2Config, Lfm2ForCausalLM
+
+
+class TokenShift(torch.nn.Module):
+    """Adds to each token's vector [H] a linear map of the one before it."""
+
+    def __init__(self, width: int, layer: int) -> None:
+        super().__init__()
+        self.layer = layer
+        self.previous = torch.nn.Linear(width, width, bias=False)
+        torch.nn.init.orthogonal_(self.previous.weight, 0.5)
+
+    def forward(self, hidden_states: Tensor, past_key_values: Any = None, **_: Any) -> Tensor:
+        """[B, t, H] to [B, t, H]; a cache keeps the last vector, as it does for a convolution."""
+        states = hidden_states.transpose(1, 2)
+        if past_key_values is not None:
+            states = past_key_values.update_conv_state(states, self.layer, conv_kernel_size=2)
+        length = hidden_states.shape[1]
+        before = torch.nn.functional.pad(states, (1, 0))[..., -length - 1 : -1]
+        shifted: Tensor = hidden_states + self.previous(before.transpose(1, 2))
+        return shifted
+
+
+class TokenShiftConfig(Lfm2Config):
+    """That of ``TokenShiftForCausalLM``."""
+
+    model_type = "lfm2_token_shift"
+
+
+class TokenShiftForCausalLM(Lfm2ForCausalLM):
+    """LFM2 (grouped-query attention with normalised queries and keys, SwiGLU) over a ``TokenShift``.
+
+    Transformers loads its checkpoints once this module is imported, as ``load_model`` does.
+    """
+
+    config_class = TokenShiftConfig
+
+    def __init__(self, config: TokenShiftConfig) -> None:
+        super().__init__(config)
+        self.model.layers[0] = TokenShift(config.hidden_size, 0)
+
+
+AutoConfig.register(TokenShiftConfig.model_type, TokenShiftConfig)
+AutoModelForCausalLM.register(TokenShiftConfig, TokenShiftForCausalLM)
