@@ -111,13 +111,11 @@ def export(
 
 def _of_tokens(model: str, coefficient: float) -> Exporter:
     """The form that depends on a tokenizer."""
-    from transformers import AutoTokenizer
-
     from paw_gym.export.exporters import Exporter
-    from paw_train.policies.local.loading import find_model
+    from paw_train.policies.local.loading import find_model, load_tokenizer
     from paw_train.rollouts.token_export import write_tokens
 
-    tokenizer = AutoTokenizer.from_pretrained(find_model(model).name, trust_remote_code=False)
+    tokenizer = load_tokenizer(find_model(model).name)
 
     write = partial(write_tokens, tokenizer=tokenizer, coefficient=coefficient)
     use = "datasets.load_dataset('json', data_files={path!r}, split='train')"

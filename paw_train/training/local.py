@@ -37,6 +37,7 @@ from paw_train.evaluation import evaluate_members, evaluate_to_folder
 from paw_train.policies.checkpoints import cut_logs, find_checkpoint, note_event, remove_checkpoint
 from paw_train.policies.factory import rollout_policy
 from paw_train.policies.local.checkpoint import load_checkpoint, save_checkpoint, share_checkpoint
+from paw_train.policies.local.loading import load_tokenizer
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.reference import Reference
 from paw_train.policies.local.scratch import scratch_model, scratch_tokenizer, unknown_words
@@ -293,8 +294,6 @@ class Run:
     # --- policy --------------------------------------------------------------------------------
 
     def _policy(self) -> LocalPolicy:
-        from transformers import AutoTokenizer
-
         model = self.settings.model
         if model.path is not None:
             return LocalPolicy.load(
@@ -308,10 +307,7 @@ class Run:
                 revision=model.revision,
             )
         warm = self._made_before()
-        if warm is not None:
-            tokenizer = AutoTokenizer.from_pretrained(warm / "model", trust_remote_code=False)
-        else:
-            tokenizer = self._tokenizer()
+        tokenizer = load_tokenizer(warm / "model") if warm is not None else self._tokenizer()
         network = scratch_model(model.scratch, len(tokenizer), self.settings.seed)
         return LocalPolicy(network.to(self.device), tokenizer)
 

@@ -224,16 +224,21 @@ def read_weights(file: Path) -> dict[str, Tensor]:
         raise ValueError(f"{file} {damage_of(file) or f'is damaged ({error})'}.") from error
 
 
-def _read(place: Place, dtype: Any, attention: str | None) -> Any:
+def load_tokenizer(path: str | Path, **options: Any) -> Any:
+    """The tokenizer of a folder or of a name on the hub."""
     import transformers
 
     import paw_train.policies.local.token_shift  # noqa: F401 - so that its checkpoints are known
 
+    return transformers.AutoTokenizer.from_pretrained(path, trust_remote_code=False, **options)
+
+
+def _read(place: Place, dtype: Any, attention: str | None) -> Any:
+    import transformers
+
     options: dict[str, Any] = {"gguf_file": place.gguf_file} if place.gguf_file else {}
     options |= {"revision": place.revision} if place.revision else {}
-    tokenizer = transformers.AutoTokenizer.from_pretrained(
-        place.name, trust_remote_code=False, **options
-    )
+    tokenizer = load_tokenizer(place.name, **options)
     if attention is not None:
         options = {**options, "attn_implementation": attention}
     elif place.gguf_file:

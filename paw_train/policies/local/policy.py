@@ -18,6 +18,7 @@ from paw_train.policies.local.decoder import release_buffers
 from paw_train.policies.local.loading import (
     enable_recomputation,
     load_model,
+    load_tokenizer,
     no_progress_bars,
     read_weights,
     recomputed,
@@ -222,8 +223,6 @@ def _load_adapted(
     wanted: LoraSettings,
     revision: str | None,
 ) -> tuple[Any, Any, Base]:
-    from transformers import AutoTokenizer
-
     saved = lora.saved_base(folder)
     path, revision = lora.base_of(folder, wanted.base, revision)
     model, tokenizer = load_model(path, dtype, attention, device, revision)
@@ -238,7 +237,7 @@ def _load_adapted(
             "leave model.lora.rank at 0 to train on with the adapter as it is."
         )
     if (folder / "tokenizer_config.json").is_file():
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        tokenizer = load_tokenizer(folder)
     return model, tokenizer, base
 
 
