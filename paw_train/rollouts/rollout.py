@@ -27,10 +27,6 @@ from paw_train.settings.rollout import RolloutSettings
 if TYPE_CHECKING:  # endpoints are evaluated where torch is not installed
     import torch
 
-_AGAIN = 0.6
-"""probability that a perturbed step follows one: a policy that errs repeats itself, which single slips do not
-teach it to leave"""
-
 
 @dataclass(slots=True)
 class Trajectory:
@@ -254,9 +250,8 @@ def demonstrations(
         chat: writes token rows; ``None``: records only.
         task_ids: the tasks.
         noise: share of steps at which something else is done instead (a random admissible action,
-            or the last one again). Such steps follow one another, as the mistakes of a policy do. The
-            expert then shows how to recover; the perturbed action itself is no example, and context in
-            its row.
+            or the last one again). The expert then shows how to recover; the perturbed action itself
+            is no example, and context in its row.
         rng: of the noise.
         misplaced: share of the perturbed actions, those that repeat the last one aside, that are what
             another episode's expert does at that moment. Most are refused here, as those of a policy are
@@ -267,10 +262,6 @@ def demonstrations(
     trajectories = [Trajectory(episode) for episode in pool.episodes]
     recorder = TokenRecorder(chat, pool) if chat else None
     experts = {slot.index: pool.env_of(slot).text_env.expert() for slot in pool.active}
-    again = max(noise, _AGAIN)
-    # so often after an expert's step that the share is as asked for
-    first = noise * (1 - again) / (1 - noise) if noise < again else noise
-    perturbed: dict[int, str | None] = {}
     while pool.active:
         actions = _expert_actions(pool, experts)
         slots = list(pool.active)
@@ -280,9 +271,7 @@ def demonstrations(
             each_step(slot)  # type: ignore[misc]
         foreign = list(actions.values()) if misplaced else []
         perturbed = {
-            slot.index: _perturbed_action(
-                pool, slot, again if perturbed.get(slot.index) else first, rng, misplaced, foreign
-            )
+            slot.index: _perturbed_action(pool, slot, noise, rng, misplaced, foreign)
             for slot in slots
         }
         texts = [
@@ -318,13 +307,13 @@ def _expert_actions(pool: EnvPool, experts: Mapping[int, Callable[[], str]]) -> 
 def _perturbed_action(
     pool: EnvPool,
     slot: Slot,
-    probability: float,
+    noise: float,
     rng: np.random.Generator | None,
     misplaced: float,
     foreign: Sequence[str],
 ) -> str | None:
-    """With this probability, an action in place of the expert's."""
-    if rng is None or rng.random() >= probability:
+    """With probability ``noise``, an action in place of the expert's."""
+    if rng is None or rng.random() >= noise:
         return None
     if slot.episode.transitions and rng.random() < 0.3:
         return slot.episode.transitions[-1].action

@@ -117,8 +117,8 @@ class CloningSettings(Group):
     """maximum number of expert episodes per training task: with an environment that has few tasks, the warm
     start then uses fewer ``episodes``, and proportionally fewer ``steps``; null: no limit"""
     noise: Share = 0.1
-    """share of the expert's steps, in runs, that are replaced by a perturbed action (a random one, or the
-    previous one again), so that the policy also learns to recover"""
+    """share of the expert's steps replaced by a perturbed action (a random one, or the previous one again),
+    so that the policy also learns to recover"""
     misplaced: Share = 0.0
     """share of the perturbed actions, not counting those that repeat the previous action, that are what the
     expert does at that moment in another episode. Most of these are refused, so the policy learns to continue

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -70,7 +69,7 @@ def test_an_expert_that_fails_ends_its_own_episode(monkeypatch: pytest.MonkeyPat
 
 
 class PasswordEnv(TextEnv):
-    """Say the task's own word and count to three; ``wait`` alone is listed."""
+    """Say the task's own word three times; ``wait`` alone is listed."""
 
     def __init__(self, max_steps: int = 60, render_mode: str | None = None) -> None:
         tasks = [Task(name, "Say the word.", data=f"say {name}") for name in ("a", "b", "c")]
@@ -81,7 +80,7 @@ class PasswordEnv(TextEnv):
         return Outcome("Well?", admissible_actions=["wait"])
 
     def _act(self, action: str) -> Outcome:
-        right = action == f"{self.task.data} {self.state}"
+        right = action == self.task.data
         self.state += right
         done = self.state == 3
         return Outcome(
@@ -94,7 +93,7 @@ class PasswordEnv(TextEnv):
         )
 
     def reference_solution(self) -> list[str]:
-        return [f"{self.task.data} {number}" for number in range(self.state, 3)]
+        return [self.task.data] * (3 - self.state)
 
 
 @pytest.mark.parametrize(("misplaced", "expected"), [(0.0, {"wait"}), (1.0, {"say a", "say b"})])
@@ -105,21 +104,9 @@ def test_a_misplaced_action_is_what_the_expert_does_in_another_episode(
     played = demonstrations(_pool(PasswordEnv), None, ["a", "b", "c"] * 20, 0.4, rng, misplaced)
     assert all(trajectory.episode.success for trajectory in played)
     slips = {
-        t.action.rstrip(" 012")
+        t.action
         for trajectory in played
         for t in trajectory.episode.transitions
-        if trajectory.episode.task_id == "c" and not t.action.startswith("say c")
+        if trajectory.episode.task_id == "c" and t.action != "say c"
     }
     assert slips == expected
-
-
-@pytest.mark.parametrize("noise", [0.1, 0.3, 0.8])
-def test_perturbed_steps_have_their_share_and_come_in_runs(noise: float) -> None:
-    rng, tasks = np.random.default_rng(1), ["a", "b", "c"] * 300
-    steps = [
-        [t.next_observation != "Go on." for t in trajectory.episode.transitions]
-        for trajectory in demonstrations(_pool(PasswordEnv), None, tasks, noise, rng)
-    ]
-    assert np.mean([slip for row in steps for slip in row]) == pytest.approx(noise, abs=0.02)
-    after_one = [later for row in steps for slip, later in pairwise(row) if slip]
-    assert np.mean(after_one) == pytest.approx(max(noise, 0.6), abs=0.05)
