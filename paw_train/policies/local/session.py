@@ -9,9 +9,9 @@ from torch import Tensor
 
 from paw_train.policies.local.decoder import BatchDecoder, Decoder, LoopedSteps, open_decoder
 from paw_train.policies.local.sampling import sample_tokens, uniforms
-from paw_train.policies.local.stop_strings import StopStrings
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import Request, Response, Sampling
+from paw_train.rollouts.stop_strings import StopStrings
 
 _FEWEST_TAKEN = 0.5
 """share of dialogues that go on, below which the others are dropped: memory, against a copy of the cache"""
