@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
 from forked import Forked
 from programs import said
+
+from paw_train.settings.recipes import load_settings
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
@@ -112,3 +115,19 @@ def test_shown_command_exists(command: str) -> None:
 def test_shown_target_exists(target: str) -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert re.search(rf"^{target}:", makefile, re.MULTILINE)
+
+
+def test_the_table_of_settings_shows_the_embedded_default_as_it_is() -> None:
+    settings, checked = load_settings("embedded"), 0
+    page = (ROOT / "docs/train.md").read_text(encoding="utf-8")
+    table = page.split("## The settings that matter")[1].split("```")[0]
+    for names, values in re.findall(r"^\| (`[^|]+`) \| ([^|]+) \|", table, re.M):
+        for name, value in zip(
+            re.findall("`([a-z_.]+)[.KEY]*`", names), values.split(","), strict=False
+        ):
+            shown, found = value.strip(" `"), attrgetter(name)(settings)
+            if shown and found is not None and name != "env.id":
+                same = float(shown) == found if shown[0].isdigit() else shown == str(found).lower()
+                assert same, f"{name}: {shown} is {found}"
+                checked += 1
+    assert checked > 15
