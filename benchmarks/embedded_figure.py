@@ -35,6 +35,7 @@ def curves(run: Path) -> dict[str, Any]:
         raise SystemExit(f"{run} is not finished: it has no evaluation before and after RL.")
     return {
         "seed": found.config["seed"],
+        "tasks": found.after.overall.n,
         "training": _rates(found.metrics),
         "validation": _rates(found.validation),
         "before": found.before.overall.rate,
@@ -61,7 +62,7 @@ def figure(seeds: Sequence[dict[str, Any]]) -> Figure:
     left.set_ylim(0, 1)
     left.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     left.legend(frameon=False, loc="lower right")
-    right.set_title("200 held-out games", loc="left")
+    right.set_title(f"{seeds[0]['tasks']} held-out games", loc="left")
     for at, (when, color) in enumerate((("before", GREY), ("after", BLUE))):
         values = [seed[when] for seed in seeds]
         mean = statistics.fmean(values)
