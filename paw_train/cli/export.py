@@ -116,7 +116,6 @@ def _of_tokens(model: str, coefficient: float) -> Exporter:
     from paw_train.rollouts.token_export import write_tokens
 
     tokenizer = load_tokenizer(find_model(model).name)
-
     write = partial(write_tokens, tokenizer=tokenizer, coefficient=coefficient)
     use = "datasets.load_dataset('json', data_files={path!r}, split='train')"
     return Exporter(write, use)

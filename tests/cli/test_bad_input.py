@@ -216,6 +216,7 @@ COMMANDS = {
     "train unknown.yaml": "Did you mean 'updates'",
     "train smoke out=. name=started": "started holds a run with other settings",
     "train smoke --plan": "model.path is null",
+    "train embedded rollout.engine=vllm": "or model.scratch.architecture=llama",
     "train llm_full model.path=nowhere": "Cannot load a model from 'nowhere'",
     "eval nowhere": "Cannot load a model from 'nowhere'",
     "eval expert evaluation.tasks=0": "evaluation.tasks is 1 or more",

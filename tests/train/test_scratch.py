@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rows import parts
 
-from paw_train.policies.local.loading import load_model, weights_fingerprint
+from paw_train.policies.local.loading import load_model, model_folder, weights_fingerprint
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.scratch import (
     piece_tokenizer,
@@ -117,10 +117,13 @@ def test_a_model_is_that_of_its_seed_and_comes_back_from_its_folder(
     loaded, _ = load_model(tmp_path)
     ids = torch.arange(5, 20)[None]
     assert torch.equal(loaded(ids).logits, model.eval()(ids).logits)
+    if architecture == "token_shift":
+        with pytest.raises(ValueError, match="only paw_train loads"):
+            model_folder(tmp_path)
 
 
 def test_a_shift_adds_a_map_of_the_token_before_and_of_no_other() -> None:
-    shift = TokenShift(6, 0)
+    shift = TokenShift(6)
     x = torch.randn(2, 4, 6)
     found = shift(x)
     assert torch.equal(found[:, 0], x[:, 0])

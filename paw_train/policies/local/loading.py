@@ -120,6 +120,12 @@ def model_folder(path: str | Path, revision: str | None = None) -> str:
             f"{str(path)!r} is too large a GGUF file to be converted on the way; save it as a Hugging "
             "Face folder first (LocalPolicy.load(...).save(FOLDER))."
         )
+    config = Path(place.name, "config.json")
+    if config.is_file() and "lfm2_token_shift" in config.read_text(encoding="utf-8"):
+        raise ValueError(
+            f"{path} was trained with model.scratch.architecture=token_shift, which only paw_train loads: "
+            "evaluate it without vllm:, or train one with model.scratch.architecture=llama."
+        )
     return place.name
 
 

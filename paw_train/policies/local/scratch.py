@@ -171,14 +171,8 @@ def scratch_model(settings: ScratchModelSettings, vocabulary: int, seed: int) ->
     }
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        if settings.architecture == "token_shift":
-            kinds = ["conv", *["full_attention"] * settings.layers]
-            return TokenShiftForCausalLM(
-                TokenShiftConfig(
-                    num_hidden_layers=len(kinds),
-                    layer_types=kinds,
-                    block_auto_adjust_ff_dim=False,
-                    **shared,
-                )
-            )
-        return LlamaForCausalLM(LlamaConfig(num_hidden_layers=settings.layers, **shared))
+        if settings.architecture == "llama":
+            return LlamaForCausalLM(LlamaConfig(num_hidden_layers=settings.layers, **shared))
+        kinds = ["conv", *["full_attention"] * settings.layers]
+        shared |= {"num_hidden_layers": len(kinds), "layer_types": kinds}
+        return TokenShiftForCausalLM(TokenShiftConfig(block_auto_adjust_ff_dim=False, **shared))

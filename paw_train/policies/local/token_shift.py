@@ -16,11 +16,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, Lfm2Config, Lfm2ForCa
 
 
 class TokenShift(torch.nn.Module):
-    """Adds to each token's vector [H] a linear map of the one before it."""
+    """Adds to each token's vector [H] a linear map of the one before it: layer 0 of a model."""
 
-    def __init__(self, width: int, layer: int) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.layer = layer
         self.previous = torch.nn.Linear(width, width, bias=False)
         torch.nn.init.orthogonal_(self.previous.weight, 0.5)
 
@@ -28,9 +27,8 @@ class TokenShift(torch.nn.Module):
         """[B, t, H] to [B, t, H]; a cache keeps the last vector, as it does for a convolution."""
         states = hidden_states.transpose(1, 2)
         if past_key_values is not None:
-            states = past_key_values.update_conv_state(states, self.layer, conv_kernel_size=2)
-        length = hidden_states.shape[1]
-        before = torch.nn.functional.pad(states, (1, 0))[..., -length - 1 : -1]
+            states = past_key_values.update_conv_state(states, 0, conv_kernel_size=2)
+        before = torch.nn.functional.pad(states, (1, 0))[..., -hidden_states.shape[1] - 1 : -1]
         shifted: Tensor = hidden_states + self.previous(before.transpose(1, 2))
         return shifted
 
@@ -44,14 +42,14 @@ class TokenShiftConfig(Lfm2Config):
 class TokenShiftForCausalLM(Lfm2ForCausalLM):
     """LFM2 (grouped-query attention with normalised queries and keys, SwiGLU) over a ``TokenShift``.
 
-    Transformers loads its checkpoints once this module is imported, as ``load_model`` does.
+    Transformers loads its checkpoints once this module is imported, as ``load_tokenizer`` does.
     """
 
     config_class = TokenShiftConfig
 
     def __init__(self, config: TokenShiftConfig) -> None:
         super().__init__(config)
-        self.model.layers[0] = TokenShift(config.hidden_size, 0)
+        self.model.layers[0] = TokenShift(config.hidden_size)
 
 
 AutoConfig.register(TokenShiftConfig.model_type, TokenShiftConfig)
