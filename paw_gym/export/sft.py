@@ -163,7 +163,7 @@ def _require_examples(summary: SFTSummary, failures: bool) -> None:
             "actions. Write the world-model pairs only (--only world_model)."
         )
     raise ValueError(
-        f"None of the {tally.episodes} episodes gives a demonstration: {tally.successes} succeeded. "
+        f"No demonstration in {counted(tally.episodes, 'episode')}: none succeeded. "
         "Take the failed ones too (--failures), or write the world-model pairs only "
         "(--only world_model)."
     )

@@ -285,7 +285,7 @@ def _table(results: tuple[Any, Any], found: Any) -> Any:
         "all", *(f"{100 * rate:.1f} %" for rate in found.rates), f"{100 * found.difference:+.1f}"
     )
     names = (
-        f"{which}: {r['agent']} {r['model']} x {len(r['runs'])} seed(s)"
+        f"{which}: {r['agent']} {r['model']}, seeds: {len(r['runs'])}"
         for which, r in (("first", first), ("second", second))
     )
     table.caption = Text(" | ".join(names))

@@ -107,7 +107,7 @@ def test_identical_examples_once(played: list[Episode], tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["run", "x", "--part", "before"], "None of the 1 episodes gives a demonstration: 0 succ"),
+        (["run", "x", "--part", "before"], "No demonstration in 1 episode: none succeeded."),
         (["run", "run"], "run exists already"),
         (["ALFWorld", "x"], "paw sft-data ENV OUT --expert"),
         (["ALFWorld", "x", "--expert", "--kw", "engin=native"], "Did you mean 'engine'"),
