@@ -142,13 +142,16 @@ class Updater:
         return torch.nn.functional.pad(known, (0, batch.ids.shape[1] - known.shape[1]))
 
     def _minibatch(self, rows: Sequence[TokenRow], count: int) -> dict[str, float]:
-        batches = collated(rows, self.policy.pad_id, self.settings.micro_batch_tokens)
-        totals = MiniBatchTotals.count(count, batches)
+        learned, measured = (
+            collated(part, self.policy.pad_id, self.settings.micro_batch_tokens)
+            for part in self._by_gradient(rows)
+        )
+        totals = MiniBatchTotals.count(count, [*learned, *measured])
         self._forget_gradients()
         apart: dict[str, list[Tensor]] = {"policy": [], "wm": [], "true": []}
-        parts = [
-            self._micro_batch(batch.to(self.policy.device), totals, apart) for batch in batches
-        ]
+        parts = [self._micro_batch(batch, totals, apart) for batch in learned]
+        with torch.no_grad():
+            parts += [self._micro_batch(batch, totals, apart) for batch in measured]
         metrics = merge_metrics(parts)
         norms = {f"grad_norm_{k}": _norm(v) for k, v in apart.items() if v}
         if self.world_model.placebo and norms.get("grad_norm_wm"):
@@ -157,11 +160,21 @@ class Updater:
         norm = self.guarded_step()
         return {**metrics, "grad_norm": norm, "skipped": float(not math.isfinite(norm))}
 
+    def _by_gradient(self, rows: Sequence[TokenRow]) -> tuple[list[TokenRow], list[TokenRow]]:
+        """The rows that a term of the loss has a gradient on, and the others: those of groups whose returns
+        are all equal, mostly. Of these a forward pass measures ratios and likelihoods."""
+        every = self.objective.entropy_coef > 0 or self.reference is not None
+        learns = [every or any(row.advantage or ()) or any(row.wm_weight or ()) for row in rows]
+        if not any(learns):  # a step of gradient zero: the optimiser's moments decay
+            learns = [True] * len(rows)
+        found = list(zip(rows, learns, strict=True))
+        return [row for row, yes in found if yes], [row for row, yes in found if not yes]
+
     def _micro_batch(
         self, batch: Batch, totals: MiniBatchTotals, apart: dict[str, list[Tensor]]
     ) -> dict[str, Tensor]:
         """Adds the gradient of some rows and returns their share of the metrics."""
-        entropy = None
+        batch, entropy = batch.to(self.policy.device), None
         if self.objective.entropy_coef > 0:
             logprobs, entropy = self.policy.logprobs(batch, self.temperature, entropy=True)
         else:
@@ -169,6 +182,8 @@ class Updater:
         if self.objective.kl_in == "loss" and self.reference is not None:
             batch = replace(batch, ref_logprob=self._reference(batch))
         output = combined_loss(logprobs, batch, totals, self.objective, self.world_model, entropy)
+        if not torch.is_grad_enabled():
+            return output.metrics
         if self.settings.measure_gradients:
             self._measure(output.policy_loss, apart["policy"])
         if output.wm_loss is not None and self.world_model.placebo:
@@ -202,13 +217,9 @@ class Updater:
         if not loss.requires_grad:
             return
         grads = torch.autograd.grad(
-            loss, self.weights.parameters, retain_graph=True, allow_unused=True
+            loss, self.weights.parameters, retain_graph=True, materialize_grads=True
         )
-        filled = [
-            torch.zeros_like(p) if g is None else g
-            for p, g in zip(self.weights.parameters, grads, strict=True)
-        ]
-        sums[:] = [a + b for a, b in zip(sums, filled, strict=True)] if sums else filled
+        sums[:] = [a + b for a, b in zip(sums, grads, strict=True)] if sums else grads
 
     def state_dict(self) -> dict[str, Any]:
         """Optimiser and critic, after a step that was not left out."""

@@ -94,9 +94,7 @@ def update_record(update: int, updates: int, rng: random.Random) -> dict[str, An
 
 
 def validation(update: int) -> dict[str, Any]:
-    wins = min(64, 14 + update)
-    interval = list(wilson_interval(wins, 64))
-    return {"update": update, "success_rate": wins / 64, "n": 64, "ci95": interval}
+    return {"update": update, **rate(min(64, 14 + update), 64)}
 
 
 def rate(wins: int, n: int) -> dict[str, Any]:
@@ -127,26 +125,21 @@ def result(wins: int, n: int, seed: int, panel_hash: str = "a1b2") -> dict[str, 
 
 
 def episode(task_id: str, success: bool, steps: int, text: str = "") -> Episode:
-    env_id, episode_id = "paw_gym/ALFWorld-v0", f"{task_id}#{success}"
     ended = {
-        "env_id": env_id,
+        "env_id": "paw_gym/ALFWorld-v0",
         "task_id": task_id,
-        "episode_id": episode_id,
+        "episode_id": f"{task_id}#{success}",
     }
     played = Episode(
         **ended,
         task_type="pick_clean_then_place_in_recep",
         instruction="put a clean apple in fridge." + text,
     )
-    seen = (
-        "You are in the middle of a room. Looking around you, you see a fridge 1 and a sinkbasin 1."
-    )
+    seen = "You are in the middle of a room. Around you, you see a fridge 1 and a sinkbasin 1."
     for step in range(steps):
         last = step == steps - 1
         action = ["go to sinkbasin 1", "clean apple 1 with sinkbasin 1", "open fridge 1"][step % 3]
-        after = (
-            f"You are at step {step}. On the countertop 2, you see a apple 1 and a knife {step}."
-        )
+        after = f"You are at step {step}. On the table 2, you see a apple 1 and a knife {step}."
         played.transitions.append(
             Transition(
                 **ended,
@@ -216,6 +209,11 @@ def page_of(folder: Path) -> Page:
 # --- the verdict -----------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return write_run(tmp_path / "run")
+
+
 def test_verdict_when_it_got_better(tmp_path: Path) -> None:
     text = page_of(write_run(tmp_path / "run")).text
     assert (
@@ -229,8 +227,7 @@ def test_verdict_when_it_got_better(tmp_path: Path) -> None:
     )
 
 
-def test_the_report_says_which_checkpoint_it_speaks_of(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run")
+def test_the_report_says_which_checkpoint_it_speaks_of(run: Path) -> None:
     rows = [{"update": u, **rate(wins, 64)} for u, wins in ((10, 40), (20, 40), (30, 22))]
     write_lines(run / "validation.jsonl", rows)
     assert (
@@ -244,8 +241,7 @@ def test_the_report_says_which_checkpoint_it_speaks_of(tmp_path: Path) -> None:
     assert "The evaluation after RL is of the last checkpoint, update 30." in page_of(run).text
 
 
-def test_an_environment_without_splits_shows_none(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run")
+def test_an_environment_without_splits_shows_none(run: Path) -> None:
     for name in ("eval_before.json", "eval_after.json"):
         result = json.loads((run / name).read_text())
         write_json(run / name, {**result, "panel": "me/Parrot-v0/64"})
@@ -253,8 +249,7 @@ def test_an_environment_without_splits_shows_none(tmp_path: Path) -> None:
     assert "the best on the selection panel: " in text and "(valid_seen)" not in text
 
 
-def test_alarms_stand_in_the_report_and_in_the_summary(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run")
+def test_alarms_stand_in_the_report_and_in_the_summary(run: Path) -> None:
     assert "Alarms" not in page_of(run).text
     rows = [update_record(u, 60, random.Random(u)) for u in range(1, 61)]
     for row in rows[40:]:
@@ -290,9 +285,8 @@ def test_verdict_when_it_did_not_get_better(
     ],
 )
 def test_pairs_of_tasks_decide_where_the_intervals_overlap(
-    tmp_path: Path, gained: int, p_value: str, sentence: str
+    run: Path, gained: int, p_value: str, sentence: str
 ) -> None:
-    run = write_run(tmp_path / "run")
     for when, wins in (("before", 82), ("after", 82 + gained)):  # no task is lost
         flags = [i < wins for i in range(200)]
         write_json(run / f"eval_{when}.json", {**result(wins, 200, 0), "successes": flags})
@@ -302,8 +296,7 @@ def test_pairs_of_tasks_decide_where_the_intervals_overlap(
     assert sentence in text
 
 
-def test_partial_success_is_compared_too(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run")
+def test_partial_success_is_compared_too(run: Path) -> None:
     for when, score in (("before", 0.25), ("after", 0.5)):
         runs = [{"seed": 0, "scores": [score, 1.0] * 100}]
         write_json(run / f"eval_{when}.json", {**result(100, 200, 0), "runs": runs})
@@ -315,8 +308,7 @@ def test_partial_success_is_compared_too(tmp_path: Path) -> None:
     assert float(high) == pytest.approx(0.142, abs=0.003)
 
 
-def test_rates_decide_where_the_tasks_are_not_listed(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run")
+def test_rates_decide_where_the_tasks_are_not_listed(run: Path) -> None:
     for when, wins in (("before", 80), ("after", 105)):
         contract = result(wins, 200, 0)
         for key in ("successes", "panel_hash", "mean_steps", "invalid_rate", "errors", "seconds"):
@@ -331,24 +323,21 @@ def test_rates_decide_where_the_tasks_are_not_listed(tmp_path: Path) -> None:
     assert f"[{100 * low:+.1f}, {100 * high:+.1f}] points, taking the two rates as indep" in text
 
 
-def test_different_panels_are_not_compared(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run")
+def test_different_panels_are_not_compared(run: Path) -> None:
     write_json(run / "eval_after.json", result(117, 200, 1, panel_hash="other"))
     text = page_of(run).text
     assert "used different tasks" in text
     assert "got better" not in text and "do not overlap" not in text
 
 
-def test_training_tasks_are_not_called_unseen(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run")
+def test_training_tasks_are_not_called_unseen(run: Path) -> None:
     configured(run, evaluation={"split": "train"})
     assert "Success on 200 games:" in page_of(run).text
     write_json(run / "eval_after.json", result(1, 1, 1))
     assert "Success on 1 game:" in page_of(run).text
 
 
-def test_errors_of_the_environment_are_told(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run")
+def test_errors_of_the_environment_are_told(run: Path) -> None:
     write_json(run / "eval_after.json", {**result(117, 200, 1), "errors": 3})
     assert "ended 0 episodes before and 3 after RL; they count as failures" in page_of(run).text
 
@@ -384,8 +373,7 @@ def test_page_shows_what_was_measured(tmp_path: Path) -> None:
     assert "What is missing" not in text and "Not measured" not in text
 
 
-def test_text_of_a_run_stays_text(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run")
+def test_text_of_a_run_stays_text(run: Path) -> None:
     failed = episode("task" + HOSTILE, False, 2, HOSTILE)
     failed.error = "Traceback" + HOSTILE
     write_jsonl(run / "episodes_after.jsonl", [failed])
@@ -402,15 +390,14 @@ def test_episodes_read_as_conversations(tmp_path: Path) -> None:
     page = page_of(write_run(tmp_path / "run"))
     assert "not solved, 5 steps" in page.text and "solved in 4 steps" in page.text
     assert "step budget used up" in page.text and "reward +10" in page.text
-    assert "On the countertop 2, you see a apple 1 and a knife 3." in page.text  # o_T
+    assert "On the table 2, you see a apple 1 and a knife 3." in page.text  # o_T
     assert page.text.count("invalid") >= 8  # one invalid step in each of eight episodes
     classes = [value for name, value in page.attributes if name == "class"]
     assert {"think", "act", "tag"} <= set(classes)
     assert "⋯ 3 lines as before ⋯" in page.text
 
 
-def test_long_texts_are_cut_and_counted(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run")
+def test_long_texts_are_cut_and_counted(run: Path) -> None:
     write_jsonl(run / "episodes_after.jsonl", [episode("long", False, 2, "x" * 100_000)])
     path = write_report(run)
     assert path.stat().st_size < 700_000
@@ -433,8 +420,7 @@ def test_long_texts_are_cut_and_counted(tmp_path: Path) -> None:
     ],
     ids=lambda names: "+".join(names),
 )
-def test_missing_files_are_named(tmp_path: Path, missing: tuple[str, ...]) -> None:
-    run = write_run(tmp_path / "run")
+def test_missing_files_are_named(run: Path, missing: tuple[str, ...]) -> None:
     for name in missing:
         (run / name).unlink()
     text = page_of(run).text
@@ -461,8 +447,7 @@ def test_an_evaluation_is_no_training_run(tmp_path: Path) -> None:
         write_report(tmp_path)
 
 
-def test_damaged_lines_are_left_out_and_told(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run")
+def test_damaged_lines_are_left_out_and_told(run: Path) -> None:
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"update": 31, "reward_me')
     with (run / "episodes_before.jsonl").open("a") as file:
@@ -539,8 +524,7 @@ def test_headline_tells_what_does_not_carry_over(
     assert headline in summary_lines(load_run(run))[0]
 
 
-def test_a_runs_note_stands_below_the_headline(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run")
+def test_a_runs_note_stands_below_the_headline(run: Path) -> None:
     configured(run, note="A plumbing test: not a result.")
     assert summary_lines(load_run(run))[1] == "A plumbing test: not a result."
     assert "<p>A plumbing test: not a result.</p>" in write_report(run).read_text()

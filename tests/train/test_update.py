@@ -71,6 +71,25 @@ def test_micro_batches_add_up_to_the_whole(
         assert cut_metrics[name] == pytest.approx(value, rel=1e-5, abs=1e-7), name
 
 
+def test_rows_without_a_gradient_are_measured_only(monkeypatch: Any) -> None:
+    wm, objective = WorldModelSettings.preset("paw", alpha=0.25), ObjectiveSettings(kl_coef=0.0)
+    rows = prepare(collect(made_up(False)), AlgorithmSettings(), objective, wm, 10.0).rows
+    for row in rows[::2]:
+        row.advantage = [0.0] * len(row.ids)
+    found = []
+    for parts in (Updater._by_gradient, lambda self, rows: (rows, [])):
+        monkeypatch.setattr(Updater, "_by_gradient", parts)
+        optimizer = OptimizerSettings(lr=0.0, max_grad_norm=1e9)
+        updater = Updater(_policy(), None, optimizer, objective, wm, 1.0, 1)
+        metrics = updater.step(rows, 0, 0)
+        gradient = torch.cat([p.grad.flatten() for p in updater.parameters])
+        found.append((gradient, metrics, len(updater._by_gradient(rows)[1])))
+    (gradient, metrics, measured), (whole, all_metrics, none) = found
+    assert 0 == none < measured < len(rows) and whole.abs().max() > 0
+    assert torch.allclose(gradient, whole, rtol=1e-7, atol=1e-10)
+    assert metrics == pytest.approx(all_metrics, rel=1e-6, nan_ok=True)
+
+
 @pytest.mark.parametrize(("conversation", "steps"), [(True, 2), (False, 4)])
 def test_a_minibatch_counts_dialogues_in_conversation_mode_and_responses_in_window_mode(
     conversation: bool, steps: int

@@ -293,8 +293,6 @@ class _Windows:
         The noise is that between neighbouring updates (von Neumann's mean square successive
         difference), which a trend hardly enters.
         """
-        if not len(self.means):
-            return np.zeros(0)
         squares = np.cumsum(np.diff(self.values) ** 2)[WINDOW - 2 :]
         variance = squares / (2 * np.arange(WINDOW - 1, len(self.values)))
         return np.asarray(np.sqrt(2 * variance / WINDOW))
@@ -316,24 +314,14 @@ class _Windows:
                 parts[-1][1] = at
             else:
                 parts.append([at, at])
-        newest = len(self.means) - 1
-        end = WINDOW - 1
+        newest, ends = len(self.means) - 1, self.updates[WINDOW - 1 :]
         return [
-            Alarm(
-                kind,
-                title,
-                text(last),
-                self.updates[first + end],
-                self.updates[last + end],
-                last == newest,
-            )
+            Alarm(kind, title, text(last), ends[first], ends[last], last == newest)
             for first, last in parts
         ]
 
 
 def _means(values: Array) -> Array:
-    if len(values) < WINDOW:
-        return np.zeros(0)
     sums = np.cumsum(np.concatenate([[0.0], values]))
     return np.asarray((sums[WINDOW:] - sums[:-WINDOW]) / WINDOW)
 
