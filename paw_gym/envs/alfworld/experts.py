@@ -223,9 +223,11 @@ class SweepExpert:
         return None
 
     def _by_promise(self, kind: str) -> list[str]:
-        """All receptacles, those first in which a thing of this type most likely lies."""
+        """All receptacles, those first in which a thing of this type most likely lies; equal ones as the room
+        lists them, from the highest number down: the next one is read off the list, and 1 is the last."""
         return sorted(
-            self._receptacles, key=lambda place: (-likelihood(kind, type_of(place)), type_of(place))
+            self._receptacles,
+            key=lambda p: (-likelihood(kind, type_of(p)), type_of(p), -number_of(p)),
         )
 
     def _held(self, options: Collection[str]) -> str | None:
