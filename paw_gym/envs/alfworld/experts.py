@@ -223,11 +223,9 @@ class SweepExpert:
         return None
 
     def _by_promise(self, kind: str) -> list[str]:
-        """All receptacles, those first in which a thing of this type most likely lies; equal ones as the room
-        lists them, from the highest number down: the next one is read off the list, and 1 is the last."""
+        """All receptacles, those first in which a thing of this type most likely lies."""
         return sorted(
-            self._receptacles,
-            key=lambda p: (-likelihood(kind, type_of(p)), type_of(p), -number_of(p)),
+            self._receptacles, key=lambda place: (-likelihood(kind, type_of(place)), type_of(place))
         )
 
     def _held(self, options: Collection[str]) -> str | None:
