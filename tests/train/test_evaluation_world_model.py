@@ -131,7 +131,7 @@ def test_a_model_that_has_learned_the_answers_writes_them(policy: LocalPolicy) -
     learner = LocalPolicy(LlamaForCausalLM(policy.model.config), TOKENIZER)
     optimizer = torch.optim.AdamW(learner.model.parameters(), lr=1e-2)
     batch = collate([p.row for p in wanted], learner.pad_id)
-    for _ in range(400):
+    for _ in range(150):
         loss = -learner.logprobs(batch)[batch.observation].mean()
         if loss < 0.02:
             break
