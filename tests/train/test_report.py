@@ -1,10 +1,9 @@
-"""The report of a run: what it says, that text stays text, and that broken runs still get one."""
+"""The report of a run: what it says, that text stays text, and that broken runs get one."""
 
 from __future__ import annotations
 
 import json
 import math
-import random
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,61 +12,43 @@ from typing import Any
 import pytest
 
 from paw_gym.transition import Episode, Transition, write_jsonl
-from paw_train.evaluation.statistics import difference_interval, wilson_interval
+from paw_train.evaluation.statistics import wilson_interval
 from paw_train.metrics import METRICS
-from paw_train.reporting.run.data import RunData, load_run
+from paw_train.reporting.run.data import load_run
 from paw_train.reporting.run.page import write_report
 from paw_train.reporting.terminal import summary_lines, summary_table
 
-TYPES = (
-    "look_at_obj_in_light",
-    "pick_and_place_simple",
-    "pick_clean_then_place_in_recep",
-    "pick_cool_then_place_in_recep",
-    "pick_heat_then_place_in_recep",
-    "pick_two_obj_and_place",
-)
+TYPES = ("pick_and_place", "pick_clean", "pick_two")
 HOSTILE = (
     "<script>alert(1)</script><|im_end|>\"'&amp;\x00\x1b[31m\ud800 </pre><img src=x onerror=y>"
 )
 
 
-# --- a run to report on ------------------------------------------------------------------------
-
-
 def write_run(
     folder: Path, before: int = 42, after: int = 117, n: int = 200, updates: int = 30
 ) -> Path:
-    """Writes every file of a finished run; ``before`` and ``after`` are successes out of ``n``."""
-    folder.mkdir(parents=True, exist_ok=True)
-    rng = random.Random(0)
+    """Writes the files of a finished run with so many successes of ``n``."""
+    folder.mkdir()
     config = {
-        "name": "embedded",
         "updates": updates,
-        "seed": 0,
-        "env": {"id": "paw_gym/ALFWorld-v0", "train_split": "train", "template": "compact"},
-        "algorithm": {"name": "grpo", "normalize": True},
-        "objective": {"kl_coef": 0.0},
-        "world_model": {"enabled": True, "loss": "cmae", "coef": 0.1},
-        "optimizer": {"lr": 2e-4, "minibatches": 4},
-        "evaluation": {"split": "valid_unseen", "selection_split": "valid_seen", "every": 5},
+        "env": {"id": "paw_gym/ALFWorld-v0", "train_split": "train"},
+        "algorithm": {"name": "grpo"},
+        "world_model": {"loss": "cmae", "coef": 0.1},
+        "evaluation": {"split": "valid_unseen", "selection_split": "valid_seen"},
     }
     write_json(folder / "config.json", config)
-    write_json(folder / "environment.json", {"python": "3.11", "torch": "2.9", "device": "cpu"})
+    write_json(folder / "environment.json", {"python": "3.11"})
     write_lines(
-        folder / "metrics.jsonl", [update_record(u, updates, rng) for u in range(1, updates + 1)]
+        folder / "metrics.jsonl", [update_record(u, updates) for u in range(1, updates + 1)]
     )
-    write_lines(folder / "validation.jsonl", [validation(u) for u in range(5, updates + 1, 5)])
-    warm = [
-        {"step": s, "loss": 3 * math.exp(-s / 90) + 0.5, "action_accuracy": 1 - math.exp(-s / 120)}
-        for s in range(10, 301, 10)
-    ]
-    write_lines(folder / "warmstart.jsonl", [{**w, "seconds": 0.4 * w["step"]} for w in warm])
-    write_json(folder / "eval_before.json", result(before, n, 0))
-    write_json(folder / "eval_after.json", result(after, n, 1))
-    tasks = [f"valid_unseen/{i}" for i in range(4)]
-    write_jsonl(folder / "episodes_before.jsonl", [episode(t, False, 5) for t in tasks])
-    write_jsonl(folder / "episodes_after.jsonl", [episode(t, True, 4) for t in tasks])
+    validated = [{"update": u, **rate(14 + u, 64)} for u in range(5, updates + 1, 5)]
+    write_lines(folder / "validation.jsonl", validated)
+    warm = [{"step": s, "loss": 3 / s, "action_accuracy": 1 - 1 / s} for s in range(10, 31, 10)]
+    write_lines(folder / "warmstart.jsonl", warm)
+    for when, wins, steps in (("before", before, 5), ("after", after, 4)):
+        write_json(folder / f"eval_{when}.json", result(wins, n))
+        played = [episode(f"valid_unseen/{i}", when == "after", steps) for i in range(4)]
+        write_jsonl(folder / f"episodes_{when}.jsonl", played)
     return folder
 
 
@@ -84,73 +65,50 @@ def write_lines(path: Path, records: list[dict[str, Any]]) -> None:
     path.write_text("".join(json.dumps(r) + "\n" for r in records))
 
 
-def update_record(update: int, updates: int, rng: random.Random) -> dict[str, Any]:
-    done = (update - 1) / max(1, updates - 1)
-    measured = {name: rng.uniform(0.4, 0.6) for name in METRICS}
-    success = min(1.0, max(0.0, 0.22 + 0.45 * done + rng.gauss(0, 0.05)))
-    more = {"success_rate": success, "own_measurement": 0.0, "time": 1_760_000_000 + 11 * update}
-    more |= {"penalty_share": 0.05, "timed_out_episodes": 0}
-    return {**measured, **more, "update": update}
-
-
-def validation(update: int) -> dict[str, Any]:
-    return {"update": update, **rate(min(64, 14 + update), 64)}
+def update_record(update: int, updates: int) -> dict[str, Any]:
+    success = 0.22 + 0.45 * update / updates
+    more = {"success_rate": success, "own_measurement": 0.0, "time": 11.0 * update}
+    more |= {"penalty_share": 0.05, "timed_out_episodes": 0, "update": update}
+    return {**dict.fromkeys(METRICS, 0.5), **more}
 
 
 def rate(wins: int, n: int) -> dict[str, Any]:
     return {"n": n, "success_rate": wins / n, "ci95": list(wilson_interval(wins, n))}
 
 
-def result(wins: int, n: int, seed: int, panel_hash: str = "a1b2") -> dict[str, Any]:
+def result(wins: int, n: int) -> dict[str, Any]:
+    """The first tasks are solved: those that fewer solve are among those that more solve."""
     flags = [i < wins for i in range(n)]
-    random.Random(seed).shuffle(flags)
     by_type = {name: flags[i :: len(TYPES)] for i, name in enumerate(TYPES)}
     return {
         "panel": f"paw_gym/ALFWorld-v0/valid_unseen/{n}",
-        "panel_hash": panel_hash,
+        "panel_hash": "a1b2",
         "env_id": "paw_gym/ALFWorld-v0",
-        "agent": "policy",
-        "model": "embedded",
         **rate(wins, n),
         "by_type": {name: rate(sum(part), len(part)) for name, part in by_type.items() if part},
-        "fingerprint": "ffee",
-        "settings": {"seed": seed},
         "mean_steps": 21.5,
-        "invalid_rate": 0.04,
-        "mean_reward": 10 * wins / n,
         "errors": 0,
-        "seconds": 20.0,
         "successes": flags,
     }
 
 
 def episode(task_id: str, success: bool, steps: int, text: str = "") -> Episode:
-    ended = {
-        "env_id": "paw_gym/ALFWorld-v0",
-        "task_id": task_id,
-        "episode_id": f"{task_id}#{success}",
-    }
-    played = Episode(
-        **ended,
-        task_type="pick_clean_then_place_in_recep",
-        instruction="put a clean apple in fridge." + text,
-    )
-    seen = "You are in the middle of a room. Around you, you see a fridge 1 and a sinkbasin 1."
+    of = {"env_id": "paw_gym/ALFWorld-v0", "task_id": task_id, "episode_id": f"{task_id}#{success}"}
+    played = Episode(**of, instruction="put a clean apple in fridge." + text)
+    seen = "You are in the middle of a room."
     for step in range(steps):
         last = step == steps - 1
-        action = ["go to sinkbasin 1", "clean apple 1 with sinkbasin 1", "open fridge 1"][step % 3]
+        action = f"open fridge {step}"
         after = f"You are at step {step}. On the table 2, you see a apple 1 and a knife {step}."
         played.transitions.append(
             Transition(
-                **ended,
+                **of,
                 step=step,
-                prompt=f"task put a clean apple in fridge.\nsaw nothing\nnow {seen}\ncan look\ngo to\nopen"
-                + text,
+                prompt=f"task\nsaw nothing\nnow {seen}\ncan look\ngo to\nopen" + text,
                 observation=seen + text,
-                response=f"<think>The apple may be dirty, step {step}.</think>\n"
-                f"<action>{action}</action>{text}",
+                response=f"<think>Step {step}.</think>\n<action>{action}</action>{text}",
                 action=action,
-                reward=10.0 if last and success else -0.1 if step == 1 else 0.0,
+                reward=10.0 if last and success else 0.0,
                 next_observation=after + text,
                 terminated=last and success,
                 truncated=last and not success,
@@ -162,20 +120,15 @@ def episode(task_id: str, success: bool, steps: int, text: str = "") -> Episode:
     return played
 
 
-# --- reading a page --------------------------------------------------------------------------------
-
-
 class Page(HTMLParser):
     """Checks that elements close in order; collects text, attributes and element names."""
-
-    VOID = {"meta"}
 
     def __init__(self, source: str) -> None:
         super().__init__()
         self.open: list[str] = []
         self.names: list[str] = []
         self.attributes: list[tuple[str, str | None]] = []
-        self.texts: list[str] = []
+        self.text = ""
         self.feed(source)
         self.close()
         assert not self.open
@@ -183,30 +136,19 @@ class Page(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.names.append(tag)
         self.attributes += attrs
-        if tag not in self.VOID:
+        if tag != "meta":
             self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.names.append(tag)
-        self.attributes += attrs
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
         if self.open[-1:] not in (["style"], ["script"]):
-            self.texts.append(data)
-
-    @property
-    def text(self) -> str:
-        return "".join(self.texts)
+            self.text += data
 
 
 def page_of(folder: Path) -> Page:
     return Page(write_report(folder).read_text(encoding="utf-8"))
-
-
-# --- the verdict -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -214,20 +156,36 @@ def run(tmp_path: Path) -> Path:
     return write_run(tmp_path / "run")
 
 
-def test_verdict_when_it_got_better(tmp_path: Path) -> None:
-    text = page_of(write_run(tmp_path / "run")).text
-    assert (
-        "Success on 200 unseen games: 21.0 % [15.9, 27.2] before RL, 58.5 % [51.6, 65.1] after: "
-        "+37.5 points; the intervals do not overlap" in text
-    )
-    assert "The policy got better." in text
-    assert (
-        "The evaluation after RL is of the last checkpoint, update 30, also the best on the selection "
-        "panel (valid_seen): 68.8 % [56.6, 78.8] on 64 tasks." in text
-    )
+VERDICTS = (
+    "The policy got better.",
+    "The policy got worse.",
+    "Although they overlap, the policy got better.",
+    "This panel cannot distinguish the two policies.",
+)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "headline", "pairs", "verdict"),
+    [
+        (42, 117, "+37.5 points; the intervals do not overlap", "75 tasks newly solved, 0 lost", 0),
+        (117, 42, "-37.5 points; the intervals do not overlap", "0 tasks newly solved, 75 lost", 1),
+        (82, 98, "+8.0 points; the intervals overlap", "0 lost, exact McNemar p < 0.001", 2),
+        (82, 86, "+2.0 points; the intervals overlap", "0 lost, exact McNemar p = 0.125", 3),
+    ],
+)
+def test_pairs_of_tasks_decide_where_the_intervals_overlap(
+    tmp_path: Path, before: int, after: int, headline: str, pairs: str, verdict: int
+) -> None:
+    text = page_of(write_run(tmp_path / "run", before, after)).text
+    assert headline in text and pairs in text
+    assert [said in text for said in VERDICTS] == [i == verdict for i in range(4)]
 
 
 def test_the_report_says_which_checkpoint_it_speaks_of(run: Path) -> None:
+    assert (
+        "The evaluation after RL is of the last checkpoint, update 30, also the best on the selection "
+        "panel (valid_seen): 68.8 % [56.6, 78.8] on 64 tasks." in page_of(run).text
+    )
     rows = [{"update": u, **rate(wins, 64)} for u, wins in ((10, 40), (20, 40), (30, 22))]
     write_lines(run / "validation.jsonl", rows)
     assert (
@@ -239,138 +197,85 @@ def test_the_report_says_which_checkpoint_it_speaks_of(run: Path) -> None:
     assert "The last checkpoint, update 30, was not validated." in page_of(run).text
     (run / "validation.jsonl").unlink()
     assert "The evaluation after RL is of the last checkpoint, update 30." in page_of(run).text
-
-
-def test_an_environment_without_splits_shows_none(run: Path) -> None:
-    for name in ("eval_before.json", "eval_after.json"):
-        result = json.loads((run / name).read_text())
-        write_json(run / name, {**result, "panel": "me/Parrot-v0/64"})
+    write_lines(run / "validation.jsonl", rows)
+    for name in ("eval_before.json", "eval_after.json"):  # it has no splits
+        write_json(run / name, {**result(42, 200), "panel": "me/Parrot-v0/64"})
     text = page_of(run).text
     assert "the best on the selection panel: " in text and "(valid_seen)" not in text
 
 
 def test_alarms_stand_in_the_report_and_in_the_summary(run: Path) -> None:
     assert "Alarms" not in page_of(run).text
-    rows = [update_record(u, 60, random.Random(u)) for u in range(1, 61)]
+    rows = [update_record(u, 60) for u in range(1, 61)]
     for row in rows[40:]:
         row["success_rate"] = 0.05
     write_lines(run / "metrics.jsonl", rows)
     text = page_of(run).text
     assert "Success has collapsed (since update " in text
     assert "5.0 % over updates 53 to 60; it was " in text
-    assert any(
-        line.startswith("Alarm: Success has collapsed") for line in summary_lines(load_run(run))
-    )
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "change", "sentence"),
-    [
-        (117, 42, "-37.5 points; the intervals do not overlap", "The policy got worse."),
-        (82, 85, "+1.5 points; the intervals overlap", "This panel cannot distinguish the two"),
-    ],
-)
-def test_verdict_when_it_did_not_get_better(
-    tmp_path: Path, before: int, after: int, change: str, sentence: str
-) -> None:
-    text = page_of(write_run(tmp_path / "run", before, after)).text
-    assert change in text and sentence in text and "got better" not in text
-
-
-@pytest.mark.parametrize(
-    ("gained", "p_value", "sentence"),
-    [
-        (16, "< 0.001", "Although they overlap, the policy got better."),
-        (4, "= 0.125", "This panel cannot distinguish the two policies."),
-    ],
-)
-def test_pairs_of_tasks_decide_where_the_intervals_overlap(
-    run: Path, gained: int, p_value: str, sentence: str
-) -> None:
-    for when, wins in (("before", 82), ("after", 82 + gained)):  # no task is lost
-        flags = [i < wins for i in range(200)]
-        write_json(run / f"eval_{when}.json", {**result(wins, 200, 0), "successes": flags})
-    text = page_of(run).text
-    assert f"+{gained / 2:.1f} points; the intervals overlap" in text
-    assert f"{gained} tasks newly solved, 0 lost, exact McNemar p {p_value}" in text
-    assert sentence in text
+    assert "Alarm: Success has collapsed" in " ".join(summary_lines(load_run(run)))
 
 
 def test_partial_success_is_compared_too(run: Path) -> None:
     for when, score in (("before", 0.25), ("after", 0.5)):
         runs = [{"seed": 0, "scores": [score, 1.0] * 100}]
-        write_json(run / f"eval_{when}.json", {**result(100, 200, 0), "runs": runs})
+        write_json(run / f"eval_{when}.json", {**result(100, 200), "runs": runs})
     text = page_of(run).text
     # half of the tasks gain 0.25, the others nothing: standard error 0.125 / sqrt(200) = 0.0088
     assert "Mean score (partial success counts): 0.625 before, 0.750 after" in text
-    low, high = re.search(r"change: \[\+([\d.]+), \+([\d.]+)\]", text).groups()  # type: ignore[union-attr]
+    low, high = re.search(r"change: \[\+([\d.]+), \+([\d.]+)\]", text).groups()
     assert float(low) == pytest.approx(0.108, abs=0.003)
     assert float(high) == pytest.approx(0.142, abs=0.003)
 
 
 def test_rates_decide_where_the_tasks_are_not_listed(run: Path) -> None:
     for when, wins in (("before", 80), ("after", 105)):
-        contract = result(wins, 200, 0)
-        for key in ("successes", "panel_hash", "mean_steps", "invalid_rate", "errors", "seconds"):
+        contract = result(wins, 200)
+        for key in ("successes", "panel_hash", "mean_steps", "errors"):
             del contract[key]
         write_json(run / f"eval_{when}.json", contract)
-    low, high = difference_interval(
-        (0.4, *wilson_interval(80, 200)), (0.525, *wilson_interval(105, 200))
-    )
+    # Newcombe's method 10 on 80 and 105 of 200
     text = page_of(run).text
-    assert "+12.5 points; the intervals overlap" in text
-    assert "Although they overlap, the policy got better." in text
-    assert f"[{100 * low:+.1f}, {100 * high:+.1f}] points, taking the two rates as indep" in text
+    assert "+12.5 points; the intervals overlap" in text and VERDICTS[2] in text
+    assert "[+2.7, +21.9] points, taking the two rates as independent" in text
 
 
-def test_different_panels_are_not_compared(run: Path) -> None:
-    write_json(run / "eval_after.json", result(117, 200, 1, panel_hash="other"))
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"panel_hash": "other"}, "used different tasks"),
+        ({"errors": 3}, "ended 0 episodes before and 3 after RL; they count as failures"),
+        (rate(1, 1), "Success on 1 unseen game:"),
+    ],
+)
+def test_what_is_odd_in_an_evaluation_is_told(run: Path, changes: Any, sentence: str) -> None:
+    write_json(run / "eval_after.json", {**result(117, 200), **changes})
     text = page_of(run).text
-    assert "used different tasks" in text
-    assert "got better" not in text and "do not overlap" not in text
+    assert sentence in text
+    assert (VERDICTS[0] in text) == ("errors" in changes)
 
 
-def test_training_tasks_are_not_called_unseen(run: Path) -> None:
-    configured(run, evaluation={"split": "train"})
-    assert "Success on 200 games:" in page_of(run).text
-    write_json(run / "eval_after.json", result(1, 1, 1))
-    assert "Success on 1 game:" in page_of(run).text
-
-
-def test_errors_of_the_environment_are_told(run: Path) -> None:
-    write_json(run / "eval_after.json", {**result(117, 200, 1), "errors": 3})
-    assert "ended 0 episodes before and 3 after RL; they count as failures" in page_of(run).text
-
-
-# --- the page ----------------------------------------------------------------------------------------
-
-
-def test_page_is_self_contained(tmp_path: Path) -> None:
-    path = write_report(write_run(tmp_path / "run"))
-    source = path.read_text(encoding="utf-8")
+def test_page_is_self_contained_and_shows_what_was_measured_and_played(run: Path) -> None:
+    source = write_report(run).read_text(encoding="utf-8")
     page = Page(source)
-    assert path.name == "report.html" and len(source) < 600_000
     assert "://" not in source and "@import" not in source and "url(" not in source
     assert not {"link", "img", "iframe", "object"} & set(page.names)
     assert not {"src", "href", "onclick", "onload"} & {name for name, _ in page.attributes}
     assert "prefers-color-scheme: dark" in source and "@media print" in source
-    assert (
-        "default-src 'none'" in dict(page.attributes)["content"] or "default-src 'none'" in source
-    )
-
-
-def test_page_shows_what_was_measured(tmp_path: Path) -> None:
-    text = page_of(write_run(tmp_path / "run")).text
-    for title in ("Success", "Reward", "World-model loss", "Clipped share", "KL", "Entropy"):
-        assert title in text
-    for title in ("Observation NLL", "Gradient norms", "Seconds per update", "Cloning loss"):
-        assert title in text
-    assert "update 30\ntraining rollouts: " in text
-    low, high = (100 * end for end in wilson_interval(44, 64))
-    assert f"validation (64 tasks): 68.8 % [{low:.1f} %, {high:.1f} %]" in text
-    assert "own_measurement" in text  # one that the catalogue knows nothing about
-    assert "world_model.coef" in text and "GRPO + WM (cmae × 0.1)" in text
-    assert "What is missing" not in text and "Not measured" not in text
+    assert "default-src 'none'" in source
+    for title in ("World-model loss", "Observation NLL", "Gradient norms", "Cloning loss"):
+        assert title in page.text
+    assert "update 30\ntraining rollouts: " in page.text
+    assert "validation (64 tasks): 68.8 % [56.6 %, 78.8 %]" in page.text
+    assert "own_measurement" in page.text  # one that the catalogue knows nothing about
+    assert "world_model.coef" in page.text and "GRPO + WM (cmae × 0.1)" in page.text
+    assert "What is missing" not in page.text and "Not measured" not in page.text
+    assert "not solved, 5 steps" in page.text and "solved in 4 steps" in page.text
+    assert "step budget used up" in page.text and "reward +10" in page.text
+    assert "On the table 2, you see a apple 1 and a knife 3." in page.text  # o_T
+    assert page.text.count("invalid") >= 8  # one invalid step in each of eight episodes
+    assert {"think", "act", "tag"} <= {value for name, value in page.attributes if name == "class"}
+    assert "⋯ 3 lines as before ⋯" in page.text
 
 
 def test_text_of_a_run_stays_text(run: Path) -> None:
@@ -386,17 +291,6 @@ def test_text_of_a_run_stays_text(run: Path) -> None:
     assert not re.search("[\x00-\x08\x0b-\x1f]", page.text)
 
 
-def test_episodes_read_as_conversations(tmp_path: Path) -> None:
-    page = page_of(write_run(tmp_path / "run"))
-    assert "not solved, 5 steps" in page.text and "solved in 4 steps" in page.text
-    assert "step budget used up" in page.text and "reward +10" in page.text
-    assert "On the table 2, you see a apple 1 and a knife 3." in page.text  # o_T
-    assert page.text.count("invalid") >= 8  # one invalid step in each of eight episodes
-    classes = [value for name, value in page.attributes if name == "class"]
-    assert {"think", "act", "tag"} <= set(classes)
-    assert "⋯ 3 lines as before ⋯" in page.text
-
-
 def test_long_texts_are_cut_and_counted(run: Path) -> None:
     write_jsonl(run / "episodes_after.jsonl", [episode("long", False, 2, "x" * 100_000)])
     path = write_report(run)
@@ -404,19 +298,13 @@ def test_long_texts_are_cut_and_counted(run: Path) -> None:
     assert re.search(r"9\d,\d{3} more characters", path.read_text())
 
 
-# --- runs with something missing ---------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "missing",
     [
-        ("config.json",),
+        ("config.json", "environment.json", "warmstart.jsonl"),
         ("metrics.jsonl", "validation.jsonl"),
         ("eval_before.json",),
-        ("eval_after.json", "episodes_after.jsonl"),
-        ("eval_before.json", "eval_after.json"),
-        ("episodes_before.jsonl", "episodes_after.jsonl"),
-        ("environment.json", "warmstart.jsonl"),
+        ("eval_before.json", "eval_after.json", "episodes_before.jsonl", "episodes_after.jsonl"),
     ],
     ids=lambda names: "+".join(names),
 )
@@ -432,11 +320,11 @@ def test_missing_files_are_named(run: Path, missing: tuple[str, ...]) -> None:
 
 def test_a_run_that_is_still_going(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", updates=12)
-    configured(run, updates=40)
+    configured(run, updates=40, evaluation={"split": "train"})
     (run / "eval_after.json").unlink()
     text = page_of(run).text
     assert "12 of 40 updates are recorded: the run is still going, or it was stopped." in text
-    assert "Success on 200 unseen games: 21.0 % [15.9, 27.2] before RL" in text
+    assert "Success on 200 games: 21.0 % [15.9, 27.2] before RL" in text  # not of unseen ones
     assert "There is no evaluation after RL to compare with." in text
     assert "Latest validation, after update 10: 37.5 %" in text
 
@@ -461,57 +349,41 @@ def test_damaged_lines_are_left_out_and_told(run: Path) -> None:
     assert "warmstart.jsonl: 1 line is damaged" in text
 
 
-def test_a_resumed_run_counts_its_last_record_of_an_update(tmp_path: Path) -> None:
+def test_the_last_record_of_an_update_counts_and_no_number_leaves_a_gap(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", updates=3)
-    again = {"update": 2, "success_rate": 0.123}
-    with (run / "metrics.jsonl").open("a") as file:
-        file.write(json.dumps(again) + "\n")
-    text = page_of(run).text
-    assert "update 2\ntraining rollouts: 12.3 %" in text
-    assert "of 3" not in text.split("RL time")[0].split("updates")[-1]
-
-
-def test_null_and_not_a_number_leave_gaps(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", updates=6)
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    for record in records:
-        record["wm_loss"] = None
+    for record, kl in zip(records, (0.1, math.nan, "text"), strict=True):
+        record |= {"wm_loss": None, "kl": kl}
         del record["grad_norm_wm"]
-    records[2]["kl"] = math.nan
-    records[3]["kl"] = "text"
-    write_lines(run / "metrics.jsonl", records)
+    again = {**records[1], "success_rate": 0.123}
+    write_lines(run / "metrics.jsonl", [*records, again])
     text = page_of(run).text
+    assert "update 2\ntraining rollouts: 12.3 %" in text and " of 3" not in text
     assert "World-model loss" not in text
     assert "Not measured in this run: grad_norm_wm, wm_loss." in text
     assert "nan" not in text.lower()
 
 
-# --- picture and summary -----------------------------------------------------------------------------
-
-
-def test_summary_has_a_row_for_each_task_type(tmp_path: Path) -> None:
-    run = load_run(write_run(tmp_path / "run"))
-    assert summary_lines(run)[0].startswith("Success on 200 unseen games: 21.0 % [15.9, 27.2]")
-    label, count, before, _, change = summary_cells(run)[0]
+def test_summary_has_a_note_and_a_row_for_each_task_type(run: Path) -> None:
+    configured(run, note="A plumbing test: not a result.")
+    data = load_run(run)
+    headline, note, *_ = summary_lines(data)
+    assert headline.startswith(
+        "Success on 200 unseen games: 21.0 % [15.9, 27.2] before RL, 58.5 % [51.6, 65.1] after: +37.5"
+    )
+    assert note == "A plumbing test: not a result."
+    assert f"<p>{note}</p>" in write_report(run).read_text()
+    columns = [[str(cell) for cell in column.cells] for column in summary_table(data).columns]
+    (label, count, before, _, change), *rest = zip(*columns, strict=True)
     assert (label, count, before, change) == ("all", "200", "21.0 % [15.9, 27.2]", "+37.5")
-    assert [row[0] for row in summary_cells(run)[1:]] == list(TYPES)
+    assert [row[0] for row in rest] == list(TYPES)
 
 
 @pytest.mark.parametrize(
     ("before", "after", "training", "headline"),
     [
-        (
-            0,
-            0,
-            1.0,
-            "None of the 40 unseen games was solved, before RL or after; training solves 100.0 %",
-        ),
-        (
-            8,
-            12,
-            0.98,
-            "30.0 % [18.1, 45.4] after: +10.0 points; the intervals overlap; far below training",
-        ),
+        (0, 0, 1.0, "None of the 40 unseen games was solved, before RL or after; training solves"),
+        (8, 12, 0.98, "after: +10.0 points; the intervals overlap; far below training, which"),
         (8, 12, 0.5, "30.0 % [18.1, 45.4] after: +10.0 points; the intervals overlap."),
     ],
 )
@@ -519,18 +391,5 @@ def test_headline_tells_what_does_not_carry_over(
     tmp_path: Path, before: int, after: int, training: float, headline: str
 ) -> None:
     run = write_run(tmp_path / "run", before, after, 40)
-    metrics = [json.loads(line) for line in (run / "metrics.jsonl").open()]
-    write_lines(run / "metrics.jsonl", [{**row, "success_rate": training} for row in metrics])
+    write_lines(run / "metrics.jsonl", [{"update": 1, "success_rate": training}])
     assert headline in summary_lines(load_run(run))[0]
-
-
-def test_a_runs_note_stands_below_the_headline(run: Path) -> None:
-    configured(run, note="A plumbing test: not a result.")
-    assert summary_lines(load_run(run))[1] == "A plumbing test: not a result."
-    assert "<p>A plumbing test: not a result.</p>" in write_report(run).read_text()
-
-
-def summary_cells(run: RunData) -> list[tuple[str, ...]]:
-    """The texts of the summary's table, by row."""
-    columns = [[str(cell) for cell in column.cells] for column in summary_table(run).columns]
-    return list(zip(*columns, strict=True))

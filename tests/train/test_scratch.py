@@ -34,25 +34,14 @@ SEEN = [
     "Zeil Ketom was born in Danork Ridge.",
     "<action>",
 ] * 20
-PIECES = piece_tokenizer(SEEN, 512)
-
-
-def test_frequent_words_are_one_piece_and_unseen_names_are_several() -> None:
-    assert len(PIECES.tokenize(" Ketom")) == 1
-    assert len(PIECES.tokenize(" Vaiglel")) > 1
-    assert PIECES.unk_token_id not in PIECES(" Vaiglel Ford")["input_ids"]
-    assert PIECES.tokenize("<action>") == ["<action>"]
-
-
 ROOM = ["You see a cabinet 3, a drawer 1, and a mug.", "> go to cabinet 20", "the mug 2"]
 LOST = ScratchModelSettings(spell_unknown=False)
-WORDS = scratch_tokenizer(LOST, ROOM)
+PIECES, WORDS = piece_tokenizer(SEEN, 512), scratch_tokenizer(LOST, ROOM)
+SPELLING = scratch_tokenizer(ScratchModelSettings(), ROOM)
 
 
 @given(st.integers(1, 40), st.integers(1, 40))
-def test_a_name_and_its_number_are_two_tokens_also_where_the_pair_is_new(
-    cabinet: int, drawer: int
-) -> None:
+def test_a_name_and_its_number_are_two_tokens(cabinet: int, drawer: int) -> None:
     said = f" cabinet {cabinet}, a drawer {drawer}"
     words = [" cabinet", f" {cabinet}", ",", " a", " drawer", f" {drawer}"]
     assert WORDS.tokenize(said) == words
@@ -60,19 +49,19 @@ def test_a_name_and_its_number_are_two_tokens_also_where_the_pair_is_new(
     assert WORDS.tokenize(" cabinet 41") == [" cabinet", "<unk>"]
 
 
-SPELLING = scratch_tokenizer(ScratchModelSettings(), ROOM)
-
-
-def test_an_unknown_word_is_spelled_and_known_ones_keep_their_ids() -> None:
+def test_an_unknown_word_is_spelled() -> None:
     known = ROOM[0]
     assert SPELLING(known)["input_ids"] == WORDS(known)["input_ids"]
     assert SPELLING.decode(SPELLING(" vase 2")["input_ids"][:3]) == " va"
     assert unknown_words(SPELLING, ROOM) == unknown_words(WORDS, ROOM) == []
+    assert len(PIECES.tokenize(" Ketom")) == 1 < len(PIECES.tokenize(" Vaiglel"))
+    assert PIECES.unk_token_id not in PIECES(" Vaiglel Ford")["input_ids"]
+    assert PIECES.tokenize("<action>") == ["<action>"]
     for tokenizer in (SPELLING, WORDS):
         assert unknown_words(tokenizer, [f"{known} a vase 2"]) == ["vase"]
 
 
-def test_the_warm_start_practices_made_up_words_where_responses_copy_them() -> None:
+def test_the_warm_start_practices_made_up_words() -> None:
     tokenizer = word_tokenizer(
         ["Take the mug now", "<action>take the mug</action>", "You see the mug"], spells=True
     )
@@ -84,10 +73,9 @@ def test_the_warm_start_practices_made_up_words_where_responses_copy_them() -> N
     for (new,) in islice(practiced(repeat([row]), tokenizer, np.random.default_rng(0)), 60):
         (action,), (seen_ids,) = parts(new, ACTION), parts(new, OBSERVATION)
         prompt = chat.raw(new.ids[: new.role.index(ACTION)])
-        said, observed = chat.raw(action), chat.raw(seen_ids)
         the, mug = prompt.removeprefix("Take ").removesuffix(" now").split(" ")
-        assert said == f"<action>take {the} {mug}</action>", "the same word everywhere"
-        assert observed == f"You see {the} {mug}" and len(new.logprob) == len(new.ids)
+        assert chat.raw(action) == f"<action>take {the} {mug}</action>", "the same word everywhere"
+        assert chat.raw(seen_ids) == f"You see {the} {mug}" and len(new.logprob) == len(new.ids)
         seen.add(mug)
     assert "mug" in seen and len(seen) > 30
     assert chat.raw(row.ids).startswith("Take the mug now<action>"), "the row itself stays"
@@ -98,18 +86,18 @@ def test_the_warm_start_practices_made_up_words_where_responses_copy_them() -> N
     st.sampled_from([PIECES, SPELLING]),
     st.lists(
         st.text(st.characters(exclude_categories=["Cs"]))
-        | st.sampled_from(["<end>", "a <agent>b", "é<unk>", " cabinet 3", " 1754"])
+        | st.sampled_from(["<end>", "a <agent>b", "<user>", "é<unk>", " cabinet 3", " 1754"])
     ).map("".join),
 )
 def test_tokenizers_that_spell_lose_no_text(tokenizer: Any, text: str) -> None:
     chat = ChatFormat(tokenizer)
-    assert chat.raw(chat.content(text)) == text
+    ids = chat.content(text)
+    assert chat.raw(ids) == text
+    assert not {chat.end_id, *tokenizer.convert_tokens_to_ids(["<user>", "<agent>"])} & {*ids}
 
 
 @pytest.mark.parametrize("architecture", ["llama", "token_shift"])
-def test_a_model_is_that_of_its_seed_and_comes_back_from_its_folder(
-    architecture: Any, tmp_path: Path
-) -> None:
+def test_a_model_is_that_of_its_seed_or_folder(architecture: Any, tmp_path: Path) -> None:
     small = ScratchModelSettings(architecture=architecture, hidden=32, layers=1, heads=2)
     model, again, other = (scratch_model(small, len(WORDS), seed) for seed in (3, 3, 4))
     assert weights_fingerprint(model) == weights_fingerprint(again) != weights_fingerprint(other)

@@ -1,4 +1,4 @@
-"""Advantages in trees of episodes: by hand, against an MDP with known values, and as GRPO's special case."""
+"""Advantages in trees of episodes: by hand, against a known MDP, and as GRPO's special case."""
 
 from __future__ import annotations
 
@@ -26,10 +26,8 @@ from paw_train.settings.world_model import WorldModelSettings
 #   0 -> 1 -> 2        episode 0, returns 4
 #     -> 4             episode 2, returns 1 (a branch, ends at once)
 #   3                  episode 1, returns 2
-PREVIOUS = [-1, 0, 1, -1, 0]
-EPISODES = [0, 0, 0, 1, 2]
+PREVIOUS, GROUP, EPISODES = [-1, 0, 1, -1, 0], [0] * 5, [0, 0, 0, 1, 2]
 REWARDS = [1.0, 0.0, 3.0, 2.0, 0.0]
-GROUP = [0] * 5
 
 
 def test_a_tree_by_hand() -> None:
@@ -61,21 +59,15 @@ def test_equal_returns_give_no_advantage() -> None:
     assert branch_grpo(rewards, PREVIOUS, GROUP, EPISODES).abs().max() < 1e-9
 
 
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 2), st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=6)),
-        min_size=1,
-        max_size=8,
-    ),
-    st.booleans(),
-)
+STEPS = st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=6)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), STEPS), min_size=1, max_size=8), st.booleans())
 @settings(max_examples=60, deadline=None)
-def test_without_branches_it_is_grpo_to_the_bit(
-    episodes: list[tuple[int, list[float]]], normalize: bool
-) -> None:
+def test_without_branches_it_is_grpo_to_the_bit(episodes: Any, normalize: bool) -> None:
     rewards = torch.tensor([r for _, steps in episodes for r in steps], dtype=torch.float64)
     owner = [e for e, (_, steps) in enumerate(episodes) for _ in steps]
-    previous = [-1 if s == 0 else i - 1 for i, s in enumerate(_steps(episodes))]
+    previous = [-1 if i == 0 or owner[i - 1] != e else i - 1 for i, e in enumerate(owner)]
     groups = torch.tensor([group for group, _ in episodes])
     returns = torch.zeros(len(episodes), dtype=torch.float64)
     returns.index_add_(0, torch.tensor(owner), rewards)
@@ -84,25 +76,14 @@ def test_without_branches_it_is_grpo_to_the_bit(
     assert torch.equal(found, plain)
 
 
-def _steps(episodes: list[tuple[int, list[float]]]) -> list[int]:
-    return [step for _, rewards in episodes for step in range(len(rewards))]
-
-
 @pytest.mark.parametrize("normalize", [True, "batch"])
 @pytest.mark.parametrize("weighting", ["token", "episode"])
 def test_an_update_without_branches_is_grpos_to_the_bit(weighting: Any, normalize: Any) -> None:
-    off = WorldModelSettings.preset("off")
-    objective = ObjectiveSettings(kl_coef=0.0)
-    found = {
-        name: prepare(
-            collect(made_up(False)),
-            AlgorithmSettings(name=name, normalize=normalize, weighting=weighting),
-            objective,
-            off,
-            10.0,
-        )
-        for name in ("grpo", "branch_grpo")
-    }
+    off, objective = WorldModelSettings.preset("off"), ObjectiveSettings(kl_coef=0.0)
+    found = {}
+    for name in ("grpo", "branch_grpo"):
+        algorithm = AlgorithmSettings(name=name, normalize=normalize, weighting=weighting)
+        found[name] = prepare(collect(made_up(False)), algorithm, objective, off, 10.0)
     assert torch.equal(found["grpo"].advantages, found["branch_grpo"].advantages)
     assert found["grpo"].metrics == found["branch_grpo"].metrics
 
@@ -115,8 +96,6 @@ def test_what_is_no_tree_is_refused(previous: Any, groups: Any, message: str) ->
     with pytest.raises(ValueError, match=message):
         Tree(previous, groups)
 
-
-# --- an MDP whose values are known ------------------------------------------------------------------
 
 HORIZON = 3
 POLICY = {(t, s): [0.3 + 0.2 * s, 0.7 - 0.2 * s] for t in range(HORIZON) for s in (0, 1)}
@@ -145,7 +124,7 @@ def v_value(t: int, s: int) -> float:
 
 
 def true_gradient() -> dict[tuple[int, int, int], float]:
-    """Of V(0, 0) in the logits of the policy: d(t, s) pi(a) (Q - V), by the policy gradient theorem."""
+    """Of V(0, 0) in the policy's logits: d(t, s) pi(a) (Q - V)."""
     visits = {(0, 0): 1.0}
     for t in range(HORIZON - 1):
         for s in (0, 1):
@@ -162,7 +141,7 @@ def true_gradient() -> dict[tuple[int, int, int], float]:
 
 @dataclass
 class Sampled:
-    """Trees of the MDP: each group has two episodes, each with one branching state, and so on."""
+    """Trees of the MDP: two episodes a group, each with one branching state, and so on."""
 
     rng: random.Random
     previous: list[int] = field(default_factory=list)
@@ -173,7 +152,7 @@ class Sampled:
     episodes: int = 0
 
     def episode(self, group: int, t: int, s: int, before: int, level: int) -> None:
-        """Samples on from a state, and then branches at one of the states it passed, chosen at random."""
+        """Samples on from a state, then branches at a random one of the states it passed."""
         passed = []
         owner, self.episodes = self.episodes, self.episodes + 1
         for step in range(t, HORIZON):
@@ -230,7 +209,7 @@ def test_monte_carlo_values_and_branch_advantages_are_those_of_the_mdp(trees: Sa
 
 @pytest.mark.parametrize("estimator", ["branch_rloo", "branch term of branch_grpo"])
 def test_the_weighted_gradient_is_the_policys(trees: Sampled, estimator: str) -> None:
-    """Sum of weight * advantage * grad log pi over a group, against the policy gradient theorem."""
+    """Sum of weight * advantage * grad log pi over a group, against the theorem."""
     arguments = (trees.rewards, trees.previous, trees.group)
     tree = Tree(trees.previous, trees.group)
     advantage = branch_rloo(*arguments)

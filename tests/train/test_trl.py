@@ -26,13 +26,16 @@ from paw_train.losses.batch import MiniBatchTotals
 from paw_train.losses.objective import combined_loss
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.scratch import piece_tokenizer, scratch_model, word_tokenizer
-from paw_train.rollouts.scoring import collated
+from paw_train.rollouts.rollout import rollout
+from paw_train.rollouts.scoring import collate
 from paw_train.settings import AlgorithmSettings, ObjectiveSettings, RolloutSettings
 from paw_train.settings.model import ScratchModelSettings
 from paw_train.settings.world_model import WorldModelSettings
 
 ENV = "tests/Echo-v0"
+TASKS = [Task(name, "Say something.") for name in ("one", "two")]
 SIZE = ScratchModelSettings(hidden=32, layers=1, heads=2, kv_heads=1, intermediate=64)
+WM = WorldModelSettings(alpha=0.6, rho=1.0)
 TEXT = "Nothing happens .\nYou hear hello . red green blue < > / action think"
 
 
@@ -44,8 +47,7 @@ def three_turns(task: Task, rng: Any) -> Any:
 
 @pytest.fixture(autouse=True)
 def environment(own_environments: None) -> None:
-    tasks = [Task(name, "Say something.") for name in ("one", "two")]
-    register_text_env(ENV, three_turns, tasks=tasks, solve=lambda task, rng: ["red"] * 3)
+    register_text_env(ENV, three_turns, tasks=TASKS, solve=lambda task, rng: ["red"] * 3)
 
 
 def config(folder: Path, **changes: Any) -> Any:
@@ -64,41 +66,38 @@ def by_place(completions: Any, **columns: Any) -> list[float]:
     return [float(place % 3) for place in range(len(completions))]
 
 
-def text_trainer(folder: Path, reward: Any = by_place, **settings: Any) -> Any:
+def text_trainer(
+    folder: Path, reward: Any = by_place, env_id: str = ENV, wm: Any = WM, **settings: Any
+) -> Any:
     tokenizer = word_tokenizer([TEXT])
-    model = scratch_model(SIZE, len(tokenizer), seed=0)
-    rows = task_rows(ENV, "text")
-    world_model = settings.pop("world_model", WorldModelSettings(alpha=0.6, rho=1.0))
-    coefficient = settings.pop("world_model_coeff", None)
     return PaWTrainer(
-        model,
+        scratch_model(SIZE, len(tokenizer), seed=0),
         reward_funcs=reward,
-        rollout_func=TextRollouts(ENV, RolloutSettings(max_response_tokens=3)),
-        train_dataset=datasets.Dataset.from_list(rows),
+        rollout_func=TextRollouts(env_id, RolloutSettings(max_response_tokens=3)),
+        train_dataset=datasets.Dataset.from_list(task_rows(ENV, "text")),
         processing_class=tokenizer,
+        world_model=wm,
+        world_model_coeff=settings.pop("coefficient", None),
         args=config(folder, **settings),
-        world_model=world_model,
-        world_model_coeff=coefficient,
         max_return=2.0,
     )
 
 
+def batch_of(trainer: Any, style: str = "text") -> dict[str, Any]:
+    """TRL's batch of one generation: two groups of two."""
+    trainer.model.train()
+    trainer.current_gradient_accumulation_steps = 1
+    rows = [row for row in task_rows(ENV, style) for _ in range(2)]
+    batch: dict[str, Any] = trainer._generate_and_score_completions(rows)
+    return batch
+
+
 def generation(trainer: Any) -> tuple[list[Any], dict[str, Any]]:
-    """One generation of two groups of two: our trajectories, and TRL's batch made from them."""
+    """Our trajectories of a generation, and TRL's batch made from them."""
     kept: list[Any] = []
-    original = ours.rollout
-
-    def recording(*args: Any) -> Any:
-        kept.extend(original(*args))
-        return kept
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ours, "rollout", recording)
-        trainer.model.train()
-        trainer.current_gradient_accumulation_steps = trainer.args.gradient_accumulation_steps
-        rows = [row for row in task_rows(ENV, "text") for _ in range(2)]
-        batch = trainer._generate_and_score_completions(rows)
-    return kept, batch
+        patch.setattr(ours, "rollout", lambda *args: kept.extend(rollout(*args)) or kept)
+        return kept, batch_of(trainer)
 
 
 def gradients(model: Any) -> Tensor:
@@ -121,19 +120,15 @@ def our_loss(trainer: Any, trajectories: list[Any]) -> Tensor:
         collect(trajectories), algorithm, objective, trainer.world_model, trainer.max_return
     )
     policy = LocalPolicy(trainer.model, trainer.processing_class)
-    batches = collated(experience.rows, policy.pad_id, 100_000)
-    totals = MiniBatchTotals.count(1, batches)
-    parts = [
-        combined_loss(policy.logprobs(batch), batch, totals, objective, trainer.world_model).loss
-        for batch in batches
-    ]
-    return torch.stack(parts).sum()
+    batch = collate(experience.rows, policy.pad_id)
+    totals = MiniBatchTotals.count(1, [batch])
+    logprobs = policy.logprobs(batch)
+    return combined_loss(logprobs, batch, totals, objective, trainer.world_model).loss
 
 
 @pytest.mark.parametrize("loss", ["cmae", "ce"])
 def test_one_batch_has_the_loss_and_gradient_of_our_engine(tmp_path: Path, loss: str) -> None:
-    settings = WorldModelSettings(loss=loss, alpha=0.6, rho=0.9)
-    trainer = text_trainer(tmp_path, world_model=settings)
+    trainer = text_trainer(tmp_path, wm=WorldModelSettings(loss=loss, alpha=0.6, rho=0.9))
     trajectories, batch = generation(trainer)
     theirs = trainer._compute_loss(trainer.model, batch)
     theirs.backward()
@@ -145,47 +140,10 @@ def test_one_batch_has_the_loss_and_gradient_of_our_engine(tmp_path: Path, loss:
     assert float(batch["advantages"].abs().sum()) > 0 and gradient.abs().max() > 1e-3
 
 
-def test_micro_batches_add_up_to_the_whole(tmp_path: Path) -> None:
-    trainer = text_trainer(tmp_path, per_device_train_batch_size=2, gradient_accumulation_steps=2)
-    _, batch = generation(trainer)
-    parts = [
-        {k: v[rows] if isinstance(v, Tensor) and v.ndim else v for k, v in batch.items()}
-        for rows in (slice(0, 2), slice(2, 4))
-    ]
-    added = sum(trainer._compute_loss(trainer.model, part) for part in parts)
-    whole = trainer._compute_loss(trainer.model, batch)
-    assert float(added) == pytest.approx(float(whole), abs=1e-6)
-
-
-def test_off_is_trl_s_own_loss(tmp_path: Path) -> None:
-    trainer = text_trainer(tmp_path, world_model=WorldModelSettings.preset("off"))
-    _, batch = generation(trainer)
-    assert "wm_weights" not in batch
-    plain = trl.GRPOTrainer._compute_loss(trainer, trainer.model, batch)
-    assert torch.equal(trainer._compute_loss(trainer.model, batch), plain)
-
-
 @pytest.mark.parametrize("coefficient", [0.0, 0.3])
 def test_the_coefficient_of_the_roles_protocol(tmp_path: Path, coefficient: float) -> None:
-    trainer = text_trainer(tmp_path, world_model_coeff=coefficient)
-    assert trainer.world_model.enabled == (coefficient > 0)
-    if coefficient:
-        assert trainer.world_model.coef == coefficient
-        _, batch = generation(trainer)
-        roles = batch["turns"].sign()
-        assert (roles > 0).sum() == batch["tool_mask"][batch["completion_mask"].bool()].sum()
-
-
-def test_only_tokens_of_observations_are_supervised(tmp_path: Path) -> None:
-    trainer = text_trainer(tmp_path)
-    trajectories, batch = generation(trainer)
-    decode = trainer.processing_class.decode
-    for place, trajectory in enumerate(trajectories):
-        turns, ids = batch["turns"][place], batch["completion_ids"][place]
-        for number, t in enumerate(trajectory.episode.transitions, 1):
-            assert decode(ids[turns == number]) == t.response
-            assert decode(ids[turns == -number]) == t.next_observation
-        assert not (batch["tool_mask"][place] * (turns < 0)).any()
+    found = text_trainer(tmp_path, coefficient=coefficient).world_model
+    assert found == WM.replace(coef=coefficient, enabled=coefficient > 0)
 
 
 def test_it_trains(tmp_path: Path) -> None:
@@ -195,9 +153,6 @@ def test_it_trains(tmp_path: Path) -> None:
     assert len(logged) == 2
     assert {"wm/lambda_mean", "wm/selected_share", "reward"} <= logged[0].keys()
     assert logged[0]["wm/term"] > 0
-
-
-# --- by tools ---------------------------------------------------------------------------------------
 
 
 CONTROL = ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<tool_call>", "</tool_call>"]
@@ -227,10 +182,7 @@ def test_by_tools_the_answers_are_the_observations(tmp_path: Path) -> None:
         world_model=WorldModelSettings(alpha=1.0, rho=1.0),
         max_return=2.0,
     )
-    trainer.model.train()
-    trainer.current_gradient_accumulation_steps = 1
-    rows = [row for row in task_rows(ENV, "tools") for _ in range(2)]
-    batch = trainer._generate_and_score_completions(rows)
+    batch = batch_of(trainer, "tools")
     turns, ids = batch["turns"][0], batch["completion_ids"][0]
     shown = [tokenizer.decode(ids[turns == -number]) for number in (1, 2, 3)]
     assert shown == [
@@ -244,15 +196,12 @@ def test_by_tools_the_answers_are_the_observations(tmp_path: Path) -> None:
     trainer._compute_loss(trainer.model, batch).backward()
 
 
-# --- refusals ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"world_model": WorldModelSettings(entropy="full")}, "entropy=full"),
-        ({"world_model": WorldModelSettings(horizon=2)}, "horizon=2"),
-        ({"world_model": WorldModelSettings(dedup="once")}, "dedup=once"),
+        ({"wm": WorldModelSettings(entropy="full")}, "entropy=full"),
+        ({"wm": WorldModelSettings(horizon=2)}, "horizon=2"),
+        ({"wm": WorldModelSettings(dedup="once")}, "dedup=once"),
         ({"temperature": 0.7}, "temperature is 0.7"),
     ],
 )
@@ -262,17 +211,10 @@ def test_what_is_not_available_is_named(tmp_path: Path, changes: Any, named: str
 
 
 def test_without_an_environment_there_is_nothing_to_predict(tmp_path: Path) -> None:
-    tokenizer = word_tokenizer([TEXT])
-    trainer = PaWTrainer(
-        scratch_model(SIZE, len(tokenizer), seed=0),
-        reward_funcs=by_place,
-        train_dataset=datasets.Dataset.from_list(task_rows(ENV, "text")),
-        processing_class=tokenizer,
-        args=config(tmp_path, max_completion_length=4),
-        max_return=1.0,
-    )
+    trainer = text_trainer(tmp_path, max_completion_length=4)
+    trainer.rollout_func = None
     with pytest.raises(ValueError, match="environment_factory"):
-        trainer.train()
+        batch_of(trainer)
 
 
 def test_a_failed_environment_ends_the_run_with_its_traceback(tmp_path: Path) -> None:
@@ -280,23 +222,16 @@ def test_a_failed_environment_ends_the_run_with_its_traceback(tmp_path: Path) ->
         yield Outcome("Fine so far .")
         raise ZeroDivisionError("in the world")
 
-    register_text_env(
-        "tests/Broken-v0", broken, tasks=[Task("one", "Go.")], solve=lambda task, rng: ["go"]
-    )
-    trainer = text_trainer(tmp_path)
-    trainer.rollout_func = TextRollouts("tests/Broken-v0", RolloutSettings(max_response_tokens=2))
-    trainer.model.train()
+    register_text_env("tests/Broken-v0", broken, tasks=TASKS, solve=lambda task, rng: ["go"])
     with pytest.raises(RuntimeError, match="in the world"):
-        trainer._generate_and_score_completions([task_rows(ENV, "text")[0]] * 2)
+        batch_of(text_trainer(tmp_path, env_id="tests/Broken-v0"))
 
 
 @pytest.mark.parametrize(
     ("names", "message"),
     [("one one two one", "2 times in a row"), ("one one one one", "two groups of one generation")],
 )
-def test_groups_that_cannot_be_told_apart_are_refused(
-    tmp_path: Path, names: str, message: str
-) -> None:
+def test_groups_of_no_single_task_are_refused(tmp_path: Path, names: str, message: str) -> None:
     trainer = text_trainer(tmp_path)
     prompts = [[{"role": "user", "content": name}] for name in names.split()]
     with pytest.raises(ValueError, match=message):

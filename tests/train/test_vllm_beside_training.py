@@ -10,13 +10,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import hostile
 import pytest
 import torch
 
 from paw_train.policies.vllm import engine as vllm_engine
 from paw_train.policies.vllm.engine import FollowingVLLM
 from paw_train.rollouts.policy import Sampling
+from paw_train.settings import load_settings
 from paw_train.settings.rollout import VLLMSettings
+from paw_train.training import local as training
+from paw_train.training.memory import KNOWN
+from paw_train.training.phases import local_phases
 
 GIB = 2**30
 
@@ -25,15 +30,12 @@ class Recording:
     """Stands for ``vllm.LLM``: what it is asked for, in order, and the weights that it has."""
 
     def __init__(self, settings: VLLMSettings) -> None:
-        self.settings, self.calls = settings, []
+        self.settings = settings
+        self.calls: list[Any] = []
         self.model = torch.nn.Linear(3, 2)
         self.llm_engine = SimpleNamespace(model_config=SimpleNamespace(max_model_len=64))
 
-    calls: list[Any]
-
     def get_tokenizer(self) -> Any:
-        import hostile
-
         return hostile.byte_tokenizer()
 
     def sleep(self, level: int) -> None:
@@ -68,12 +70,12 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Recording]:
     return engines
 
 
-def _local(device: str) -> Any:
+def _following(device: str, *more: Any, **reserved: Any) -> FollowingVLLM:
     model = torch.nn.Linear(3, 2)
-    model.dtype = torch.bfloat16
-    model.peft_config = None
+    model.dtype, model.peft_config = torch.bfloat16, None
     save = lambda folder: Path(folder, "saved").touch()  # noqa: E731
-    return SimpleNamespace(model=model, device=torch.device(device), save=save, chat=None)
+    local = SimpleNamespace(model=model, device=torch.device(device), save=save, chat=None)
+    return FollowingVLLM(local, *more, **reserved)
 
 
 def _session(following: FollowingVLLM) -> None:
@@ -83,11 +85,11 @@ def _session(following: FollowingVLLM) -> None:
 WEIGHTS = ["reload_weights", "reset_prefix_cache"]
 
 
-def test_it_sleeps_between_rollouts_and_wakes_its_cache_after_the_weights(
+def test_it_sleeps_between_rollouts_and_wakes_with_new_weights(
     started: list[Recording], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("VLLM_USE_V2_MODEL_RUNNER", raising=False)
-    following = FollowingVLLM(_local("cuda"))
+    following = _following("cuda")
     assert os.environ["VLLM_USE_V2_MODEL_RUNNER"] == "0"
     _session(following)
     _session(following)  # awake: only newer weights
@@ -104,18 +106,18 @@ def test_it_sleeps_between_rollouts_and_wakes_its_cache_after_the_weights(
 
 
 def test_it_takes_what_is_free_less_what_training_still_takes(started: list[Recording]) -> None:
-    FollowingVLLM(_local("cuda"), reserved=20 * GIB)
-    FollowingVLLM(_local("cuda"), VLLMSettings(gpu_memory=0.3), reserved=20 * GIB)
+    _following("cuda", reserved=20 * GIB)
+    _following("cuda", VLLMSettings(gpu_memory=0.3), reserved=20 * GIB)
     assert [e.settings.gpu_memory for e in started] == [pytest.approx(0.95 * 0.5), 0.3]
     with pytest.raises(
         ValueError, match=r"60\.0 GiB free.*still takes 61\.0.*rollout.engine=local"
     ):
-        FollowingVLLM(_local("cuda"), reserved=61 * GIB)
+        _following("cuda", reserved=61 * GIB)
 
 
 def test_without_a_gpu_or_by_setting_it_stays_awake(started: list[Recording]) -> None:
     for device, settings in (("cpu", None), ("cuda", VLLMSettings(gpu_memory=0.3))):
-        following = FollowingVLLM(_local(device), settings)
+        following = _following(device, settings)
         _session(following)
         following.rest()
         _session(following)
@@ -124,38 +126,27 @@ def test_without_a_gpu_or_by_setting_it_stays_awake(started: list[Recording]) ->
 
 
 def test_weights_that_did_not_arrive_are_noticed(started: list[Recording]) -> None:
-    following = FollowingVLLM(_local("cuda"))
+    following = _following("cuda")
     (engine,) = started
-    engine.collective_rpc = lambda name, kwargs: None  # type: ignore[method-assign]
+    engine.collective_rpc = lambda name, kwargs: None
     with pytest.raises(RuntimeError, match="weight differs"):
         _session(following)
 
 
 def test_a_run_rests_after_each_rollout_and_each_validation(
-    started: list[Recording], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from paw_train.training import local as training
-
     said: list[str] = []
 
-    class Following:
+    def following(policy: Any, engine: str, settings: Any, reserved: int) -> Any:
         """The trained policy itself, which says when it samples and rests."""
+        said.append(f"reserved {reserved}")
+        session = policy.session
+        policy.session = lambda *args: said.append("sample") or session(*args)
+        policy.rest = lambda: said.append("rest")
+        return policy
 
-        def __init__(self, policy: Any, engine: str, settings: Any, reserved: int) -> None:
-            said.append(f"reserved {reserved}")
-            self.policy, self.chat, self.trainable = policy, policy.chat, True
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self.policy, name)
-
-        def session(self, *args: Any) -> Any:
-            said.append("sample")
-            return self.policy.session(*args)
-
-        def rest(self) -> None:
-            said.append("rest")
-
-    monkeypatch.setattr(training, "rollout_policy", Following)
+    monkeypatch.setattr(training, "rollout_policy", following)
     settings = [f"out={tmp_path}", "updates=2", "evaluation.every=2", "evaluation.tasks=2"]
     training.train_from_recipe("smoke", settings, quiet=True)
     compact = [x for i, x in enumerate(said) if i == 0 or x != said[i - 1]]
@@ -163,44 +154,25 @@ def test_a_run_rests_after_each_rollout_and_each_validation(
     assert compact == ["reserved 0", *["sample", "rest"] * 6]
 
 
-def test_an_engine_leaves_training_what_it_takes_beside_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from transformers import AutoConfig
-
-    from paw_train.settings import load_settings
-    from paw_train.training import local as training
-    from paw_train.training.memory import KNOWN
-    from paw_train.training.phases import local_phases
-
+def test_an_engine_leaves_training_what_it_takes_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
     own = ["engine=local", "rollout.engine=vllm", "model.reference_offload=true"]
     settings = load_settings("alfworld_qwen2.5-1.5b_grpo", own)
     shape = KNOWN["Qwen/Qwen2.5-1.5B-Instruct"]
-    config = AutoConfig.for_model(
-        "qwen2",
-        hidden_size=shape.hidden,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.kv_heads,
-        intermediate_size=shape.intermediate,
-        vocab_size=shape.vocabulary,
-        tie_word_embeddings=shape.tied,
-    )
     held = int(2.9 * GIB)  # when the engine starts, the weights
+    monkeypatch.setattr(training, "shape_of", lambda config: shape)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: held)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     run = training.Run.__new__(training.Run)
     run.settings, run.device = settings, torch.device("cuda")
-    run.policy = SimpleNamespace(model=SimpleNamespace(config=config))  # type: ignore[assignment]
+    config = SimpleNamespace(to_dict=dict)
+    run.policy = SimpleNamespace(model=SimpleNamespace(config=config))
     found = (run._to_come() + held) / GIB
     phases = {phase.name: phase for phase in local_phases(settings, shape, 80.0)}
     assert phases["rollout"].parts["vLLM"] == pytest.approx(80.0 - found)
     parts = phases["training"].parts
-    states = parts["weights"] + parts["optimiser"] + parts["reserved"]
-    assert found == pytest.approx(states)
+    assert found == pytest.approx(parts["weights"] + parts["optimiser"] + parts["reserved"])
     assert "vLLM" not in parts
-    kept = settings.replace(
-        rollout=settings.rollout.replace(vllm=settings.rollout.vllm.replace(gpu_memory=0.25))
-    )
+    awake = settings.rollout.vllm.replace(gpu_memory=0.25)
+    kept = settings.replace(rollout=settings.rollout.replace(vllm=awake))
     (training_phase, *_) = local_phases(kept, shape, 80.0)
     assert training_phase.parts["vLLM"] == 20.0  # it never sleeps
