@@ -40,17 +40,6 @@ class Faults:
     """the error's code"""
 
 
-BEHAVIOURS = (
-    "ok", "500 always", "500 then ok", "html 200", "html 502", "empty choices", "null content",
-    "400 stop", "400 max_tokens", "400 seed", "400 temperature", "400 context", "500 context", "401", "403",
-    "404 model", "429 retry-after", "429", "429 quota", "hang", "hang once", "reset", "reset once",
-    "stream", "truncated json", "truncated json once", "no usage", "stop kept", "stop stripped",
-    "unclosed tags", "reasoning_content", "reasoning", "thought without opening", "length",
-    "length in thought", "tool calls", "refusal", "content filter", "prose", "error in choice once",
-    "error in choice", "content parts", "stop in thought", "stop_sequence", "EOS", "no reason",
-    "tool call in text",
-)  # fmt: skip
-"""what a server can do, and has done, to those who ask it"""
 _ONCE = ("500 then ok", "429 retry-after", "429", "hang once", "reset once", "truncated json once",
          "error in choice once")  # fmt: skip
 """behaviours that only every second request shows"""
@@ -82,6 +71,9 @@ class FakeEndpoint:
     seen: int = 0
     """requests that came"""
     bodies: list[dict[str, Any]] = field(default_factory=list)
+    targets: list[str] = field(default_factory=list)
+    keys: list[str | None] = field(default_factory=list)
+    """of Azure's header"""
     authorization: set[str] = field(default_factory=set)
     running: int = 0
     most_running: int = 0
@@ -92,7 +84,7 @@ class FakeEndpoint:
     seed: int = 0
     """of the faults"""
     behaviour: str = "ok"
-    """one of ``BEHAVIOURS``"""
+    """what it does to those who ask it: all are listed in test_endpoint_evaluation.py"""
     max_model_len: int | None = None
     """what ``/v1/models`` says; ``None``: there is no such page"""
     context_limit: int = 40
@@ -164,6 +156,8 @@ class FakeEndpoint:
             if self.seen == self.die_at:
                 os.kill(os.getpid(), signal.SIGKILL)
             self.bodies.append(body)
+            self.targets.append(handler.path)
+            self.keys.append(handler.headers.get("api-key"))
             self.authorization.add(handler.headers.get("Authorization") or "")
             self.running += 1
             self.most_running = max(self.most_running, self.running)

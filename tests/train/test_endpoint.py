@@ -1,10 +1,9 @@
-"""A model behind an endpoint that fails in every way gives the result of one that never fails."""
+"""A model behind an endpoint: its cache, limits, bodies and texts, and the way to it."""
 
 from __future__ import annotations
 
 import contextlib
-import email.utils
-import json
+import socket
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -13,28 +12,27 @@ import pytest
 
 pytest.importorskip("openai")
 
+import fake_endpoint as fake
 from hostile import byte_tokenizer
 
-from paw_train.evaluation import evaluate_from_args
-from paw_train.policies.endpoint.answers import AnswerCache, finish_text
+from paw_train.policies.endpoint.answers import AnswerCache, context_tokens, finish_text
 from paw_train.policies.endpoint.policy import EndpointPolicy
-from paw_train.policies.endpoint.transport import (
-    Backoff,
-    EndpointError,
-    asked_wait,
-)
+from paw_train.policies.endpoint.transport import EndpointError, route_to
 from paw_train.rollouts.policy import Policy, Sampling, complete
 from paw_train.rollouts.rollout import rollout
 from paw_train.settings.endpoint import EndpointSettings
 from paw_train.settings.rollout import RolloutSettings
 
 SAMPLING = Sampling(0.0, 32)
+NOWHERE = "http://user:word@127.0.0.1:9"
+VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 
 
 @pytest.fixture(autouse=True)
-def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (*VARIABLES, "openai_api_key", "openai_base_url"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
 
 
 def _policy(server: Any, api_key: str | None = None, **settings: Any) -> EndpointPolicy:
@@ -44,18 +42,6 @@ def _policy(server: Any, api_key: str | None = None, **settings: Any) -> Endpoin
 
 def _ask(policy: EndpointPolicy, texts: list[str], sampling: Sampling = SAMPLING) -> list[Any]:
     return complete(policy, [[{"role": "user", "content": text}] for text in texts], sampling)
-
-
-def _evaluate(server: Any, out: Path, cache: Path | None, *more: str) -> dict[str, Any]:
-    overrides = [
-        f"endpoint.url={server.url}", f"endpoint.cache={cache or 'null'}",
-        "endpoint.timeout=60", "endpoint.retries=60", "env.kwargs={max_steps: 8}",
-        "evaluation.tasks=8", "evaluation.temperature=0", *more,
-    ]  # fmt: skip
-    result: dict[str, Any] = json.loads(
-        evaluate_from_args("openai:some/model", overrides, str(out)).read_text()
-    )
-    return result
 
 
 def test_a_request_that_fails_for_good_fails_its_episode_alone(server: Any) -> None:
@@ -74,18 +60,18 @@ def test_a_request_that_fails_for_good_fails_its_episode_alone(server: Any) -> N
     assert fine.text == "<think>hm</think><action>go to door 1</action>"
 
 
-@pytest.mark.parametrize(
-    ("status", "code", "words"),
-    [(401, None, "OPENAI_API_KEY"), (404, None, "no model 'model'"), (403, None, "may not"),
-     (429, "insufficient_quota", "quota")],
-)  # fmt: skip
-def test_what_no_request_can_mend_ends_the_run_at_once(
-    server: Any, status: int, code: str | None, words: str
-) -> None:
-    server.faults.status, server.faults.code = status, code
-    with pytest.raises(EndpointError, match=words):
+def test_what_no_request_can_mend_ends_the_run_at_once(server: Any) -> None:
+    server.faults.status = 401
+    with pytest.raises(EndpointError, match="OPENAI_API_KEY"):
         _ask(_policy(server), ["a", "b", "c"])
     assert server.seen <= 3
+
+
+def test_a_key_in_what_a_server_says_is_not_repeated(server: Any) -> None:
+    server.faults.status = 400
+    (failed,) = _ask(_policy(server, api_key="refused"), ["x"])
+    assert "refused" not in failed.error
+    assert "***" in failed.error
 
 
 def test_an_address_that_answered_an_earlier_run_is_waited_for(server: Any, tmp_path: Path) -> None:
@@ -98,18 +84,10 @@ def test_an_address_that_answered_an_earlier_run_is_waited_for(server: Any, tmp_
 
 
 def test_training_with_an_endpoint_is_refused(server: Any) -> None:
-    import torch
-
-    from paw_gym.pool import EnvPool
-
-    policy = _policy(server)
+    policy: Any = _policy(server)
     assert isinstance(policy, Policy)
-    pool = EnvPool("paw_gym/ALFWorld-v0", 1, 1, split="valid_seen")
     with pytest.raises(ValueError, match="evaluated but not trained"):
-        rollout(policy, pool, RolloutSettings(), torch.Generator())
-
-
-# --- the cache -----------------------------------------------------------------------------------------
+        rollout(policy, None, RolloutSettings(), 0)  # type: ignore[arg-type]
 
 
 def test_equal_requests_are_asked_once_and_others_are_not(server: Any, tmp_path: Path) -> None:
@@ -175,66 +153,10 @@ def test_two_processes_may_share_a_cache(tmp_path: Path) -> None:
     assert b.get("other") is None
 
 
-# --- keys and costs ------------------------------------------------------------------------------------
-
-
-def test_the_key_is_sent_and_never_written(
-    server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MY_KEY", "very-secret")
-    more = ["endpoint.api_key_env=MY_KEY", "evaluation.tasks=1", "endpoint.input_price=2.0",
-            "endpoint.output_price=10"]  # fmt: skip
-    result = _evaluate(server, tmp_path / "out", tmp_path / "c.sqlite", *more)
-    assert server.authorization == {"Bearer very-secret"}
-    used = result["endpoint"]
-    assert used["cost"] == pytest.approx(
-        (2.0 * used["prompt_tokens"] + 10 * used["completion_tokens"]) / 1e6
-    )
-    assert used["completion_tokens"] == 10 * used["requests"] > 0
-    for path in tmp_path.rglob("*"):
-        assert not path.is_file() or b"very-secret" not in path.read_bytes()
-    server.faults.status = 400
-    policy = _policy(server, api_key="refused")  # the word that the server answers with
-    (failed,) = _ask(policy, ["x"])
-    assert "refused" not in failed.error
-    assert "***" in failed.error
-
-
-# --- limits and waits ------------------------------------------------------------------------------------
-
-
 def test_no_more_requests_at_a_time_than_allowed(server: Any) -> None:
     _ask(_policy(server, concurrency=3), [f"at door {i}" for i in range(20)])
     assert server.served == 20
     assert server.most_running <= 3
-
-
-class _Reply(Exception):
-    def __init__(self, **headers: str) -> None:
-        self.response = type("R", (), {"headers": headers})()
-
-
-def test_retry_after_is_read_in_all_its_forms() -> None:
-    now = 1_700_000_000.0
-    date = email.utils.formatdate(now + 90, usegmt=True)
-    assert asked_wait(_Reply(**{"retry-after": "7"}), now) == 7.0
-    assert asked_wait(_Reply(**{"retry-after": date}), now) == pytest.approx(90, abs=1)
-    assert asked_wait(_Reply(**{"retry-after-ms": "250"}), now) == 0.25
-    assert asked_wait(_Reply(**{"retry-after": "soon"}), now) is None
-    assert asked_wait(_Reply(), now) is None
-    assert asked_wait(RuntimeError(), now) is None
-
-
-def test_waits_grow_to_a_bound_with_jitter_and_never_undercut_the_server() -> None:
-    backoff = Backoff()
-    waits = [[backoff.wait(n, RuntimeError()) for _ in range(300)] for n in (1, 2, 4, 9)]
-    for bound, drawn in zip((0.01, 0.02, 0.08, 0.6), waits, strict=True):
-        assert 0 <= min(drawn) < 0.1 * bound
-        assert 0.9 * bound < max(drawn) <= bound
-    assert all(backoff.wait(1, _Reply(**{"retry-after": "5"})) >= 5.0 for _ in range(50))
-
-
-# --- bodies and texts -----------------------------------------------------------------------------------
 
 
 def test_the_body_says_how_to_sample(server: Any) -> None:
@@ -263,12 +185,6 @@ def test_completions_send_ids_in_which_control_tokens_are_plain_text(
         EndpointSettings(api="completions")
 
 
-def test_of_several_tags_the_one_left_open_is_closed() -> None:
-    for tag in ("search", "answer"):
-        said = {"text": f"<think>no <answer> yet</think><{tag}>x", "finish_reason": "stop"}
-        assert finish_text(said, ("</search>", "</answer>"))[0].endswith(f"<{tag}>x</{tag}>")
-
-
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
@@ -279,12 +195,146 @@ def test_of_several_tags_the_one_left_open_is_closed() -> None:
         ({"text": "<action>go", "finish_reason": "stop", "stop_reason": None}, "<action>go"),
         ({"text": "<action>go", "stop_reason": "end_turn"}, "<action>go</action>"),
         ({"text": "<action>go", "finish_reason": None}, "<action>go</action>"),
-        ({"text": "<action>go", "finish_reason": "content_filter"}, "<action>go"),
         ({"text": "<think><action>go", "finish_reason": "stop"}, "<think><action>go"),
         ({"text": "<action>go", "stop_reason": "</action>"}, "<action>go</action>"),
+        ({"text": "<think>no <action> yet</think><search>x", "finish_reason": "stop"},
+         "<think>no <action> yet</think><search>x</search>"),
+        ({"text": "<think>no <search> yet</think><action>x", "finish_reason": "stop"},
+         "<think>no <search> yet</think><action>x</action>"),
     ],
-)
+)  # fmt: skip
 def test_the_stop_text_is_put_back_where_the_server_left_it_out(
     answer: dict[str, Any], text: str
 ) -> None:
-    assert finish_text(answer, ("</action>",))[0] == text
+    assert finish_text(answer, ("</search>", "</action>"))[0] == text
+
+
+@pytest.mark.parametrize(
+    ("entry", "limit"),
+    [
+        ({"id": "m", "max_model_len": 4096}, 4096),
+        ({"id": "m", "context_length": 8192}, 8192),
+        ({"id": "other", "meta": {"n_ctx": 2048, "n_ctx_train": 8192}}, 2048),
+        ({"id": "m", "object": "model"}, None),
+        ({"id": "m", "max_model_len": "many"}, None),
+    ],
+)
+def test_what_servers_say_of_a_model(entry: dict[str, Any], limit: int | None) -> None:
+    assert context_tokens({"data": [entry]}, "m") == limit
+    assert context_tokens({"data": [{"id": "a"}, {"id": "b", "max_model_len": 1}]}, "m") is None
+    assert context_tokens("<html>", "m") is None
+
+
+def _reach(url: str) -> Any:
+    settings = EndpointSettings(url=url, cache=None, timeout=60)
+    policy = EndpointPolicy("model", settings, "a-long-key")
+    (response,) = _ask(policy, ["door 1"])
+    policy.close()
+    assert response.error is None, response.error
+    return policy.describe()
+
+
+def test_a_query_stays_behind_the_path(server: Any) -> None:
+    base = f"http://127.0.0.1:{server.port}/openai/deployments/gpt-4o"
+    for path in ("", "/", "/chat/completions"):  # the last is how Azure's own page writes it
+        described = _reach(f"{base}{path}?api-version=2024-02-01")
+        assert described["url"] == base
+    wanted = "/openai/deployments/gpt-4o/chat/completions?api-version=2024-02-01"
+    assert server.targets == [wanted] * 3
+    assert server.keys == ["a-long-key"] * 3
+    _reach(f"{server.url}?a=1&a=2&b=")
+    assert server.targets[-1] == "/v1/chat/completions?a=1&a=2&b="
+    assert server.keys[-1] is None
+
+
+@pytest.mark.parametrize(
+    "url", ["localhost:8000/v1", "http://", "http://[::1/v1", "http://h:99999/v1", "ftp://h/v1",
+            "http://h\x00/v1"]
+)  # fmt: skip
+def test_what_is_not_an_address_is_refused_in_one_line(url: str) -> None:
+    with pytest.raises(
+        EndpointError, match=r"endpoint\.url=.* is not an address.*http://HOST:PORT"
+    ):
+        EndpointPolicy("model", EndpointSettings(url=url, cache=None))
+
+
+@pytest.mark.parametrize("variable", ["http_proxy", "ALL_PROXY"])
+@pytest.mark.parametrize("proxy", [NOWHERE, "socks5://127.0.0.1:9", "no address"])
+def test_loopback_is_asked_directly(
+    server: Any, monkeypatch: pytest.MonkeyPatch, variable: str, proxy: str
+) -> None:
+    monkeypatch.setenv(variable, proxy)
+    monkeypatch.setenv("NO_PROXY", "[::1],fd07:b51a:cc66:f0::/64,:::,/,10.0.0.0/99")
+    _reach(server.url)
+    _reach(server.url.replace("127.0.0.1", "localhost"))
+    assert route_to("http://[::1]:1/v1").proxy is None
+
+
+@pytest.mark.parametrize(
+    ("host", "exempt", "direct"),
+    [
+        ("model.example", "", False),
+        ("model.example", "other.example", False),
+        ("model.example", ".example", True),
+        ("model.example", "*", True),
+        ("10.1.2.3", "10.0.0.0/8", True),
+        ("10.1.2.3", "11.0.0.0/8, 10.1.2.3", True),
+        ("[fd07:b51a:cc66:f0::1]", "fd07:b51a:cc66:f0::/64", True),
+        ("[fd07:b51a:cc66:f0::1]", "[fd07:b51a:cc66:f0::1]", True),
+        ("10.1.2.3", "fd07::/64,300.1.2.3", False),
+    ],
+)
+def test_no_proxy_names_hosts_domains_addresses_and_networks(
+    monkeypatch: pytest.MonkeyPatch, host: str, exempt: str, direct: bool
+) -> None:
+    monkeypatch.setenv("http_proxy", NOWHERE)
+    monkeypatch.setenv("no_proxy", exempt)
+    route = route_to(f"http://{host}/v1")
+    assert (route.proxy is None) is direct
+    assert direct or route.proxy_name == "the proxy http://127.0.0.1:9 (http_proxy)"
+    route.client()
+
+
+@pytest.mark.parametrize(("status", "page"), [(403, "blocked"), (407, "who?"), (503, "no DNS")])
+def test_a_proxy_s_page_names_the_proxy_and_not_the_key(
+    server: Any, monkeypatch: pytest.MonkeyPatch, status: int, page: str
+) -> None:
+    monkeypatch.setitem(fake._RAW, "page", (status, "text/html", f"<html>{page}</html>"))
+    server.behaviour = "page"
+    monkeypatch.setenv("http_proxy", f"http://user:word@127.0.0.1:{server.port}")
+    with pytest.raises(EndpointError, match=page) as refused:
+        _reach("http://model.example/v1")
+    said = str(refused.value)
+    assert f"the proxy http://127.0.0.1:{server.port} (http_proxy)" in said
+    assert "NO_PROXY=model.example" in said
+    assert "OPENAI_API_KEY" not in said
+    assert "word" not in said
+
+
+def test_a_host_that_takes_no_connection_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paw_train.policies.endpoint.policy.CONNECT_SECONDS", 0.1)
+    with contextlib.ExitStack() as held, socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for _ in range(4):  # those that wait are as many as may
+            one = held.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(full.getsockname())
+        url = f"http://127.0.0.1:{full.getsockname()[1]}/v1"
+        with pytest.raises(EndpointError, match=f"Nothing answers at {url} .no connection within"):
+            _reach(url)
+
+
+@pytest.mark.parametrize(
+    ("proxy", "words"),
+    [(NOWHERE, "Nothing answers at http://model.example/v1 by the proxy http://127.0.0.1:9"),
+     ("socks5://127.0.0.1:9", "socksio"), ("http://[::1", "cannot be asked by the proxy")],
+)  # fmt: skip
+def test_a_proxy_that_cannot_be_used_is_named(
+    monkeypatch: pytest.MonkeyPatch, proxy: str, words: str
+) -> None:
+    monkeypatch.setenv("http_proxy", proxy)
+    with pytest.raises(EndpointError) as refused:
+        _reach("http://model.example/v1")
+    assert words in str(refused.value)
+    assert "http_proxy" in str(refused.value)

@@ -1,13 +1,15 @@
-"""Every agent against an endpoint that fails and is killed, itself killed and run again: the same result."""
+"""Against a server that fails and is killed, and killed itself: the same results."""
 
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import pytest
@@ -15,12 +17,11 @@ import pytest
 pytest.importorskip("openai")
 
 import fake_endpoint as fake
-from forked import Forked
+from forked import Forked, KillAt
 from servers import free_port
 
 from paw_train.evaluation import evaluate_from_args
-
-SERVER = Path(str(fake.__file__))
+from paw_train.evaluation.result_folder import LOG
 
 FAULTS = {"error": 0.1, "overload": 0.08, "cut": 0.06, "garbage": 0.04, "slow": 0.02,
           "slow_seconds": 1.5}  # fmt: skip
@@ -42,82 +43,58 @@ COMMON = [
 ]  # fmt: skip
 
 CHILD = """
-import importlib, json, os, signal, sys
+import json, sys
 from pathlib import Path
+from forked import kill_before
 from paw_train.evaluation import evaluate_from_args
 from paw_train.policies.endpoint import transport
 
 transport.FIRST_WAIT = 0.01
-out, jobs, place, count = Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3], int(sys.argv[4])
-if place:
-    module, *path, last = place.split(":")
-    owner = importlib.import_module(module)
-    for part in path:
-        owner = getattr(owner, part)
-    real, left = getattr(owner, last), [count]
-
-    def killing(*args, **kwargs):
-        left[0] -= 1
-        if left[0] < 0:
-            if last == "add":  # in the middle of a line
-                with args[0].path.open("a") as file:
-                    file.write('{"seed": 1, "seconds": 3')
-            os.kill(os.getpid(), signal.SIGKILL)
-        return real(*args, **kwargs)
-
-    setattr(owner, last, killing)
+out, jobs, kill_at = Path(sys.argv[1]), *map(json.loads, sys.argv[2:])
+if kill_at is not None:
+    kill_before(*kill_at)
 for agent, settings in jobs.items():
     if not (out / agent / "result.json").exists():
         evaluate_from_args("openai:stub", settings, str(out / agent), agent=agent)
 """
 
-KILLS = [
+KILLS: list[KillAt] = [
     ("paw_train.policies.endpoint.answers:AnswerCache:put", 30),
     ("paw_train.evaluation.result_folder:EpisodeLog:add", 6),
     ("paw_train.policies.endpoint.answers:AnswerCache:put", 50),
     ("paw_train.evaluation.result_folder:write_json", 0),
-    ("", 0),
 ]
 """where the evaluating process is killed, and how many calls come before"""
 
 
-class Supervised:
-    """A failing server in a process of its own, started again each time that it was killed."""
+@contextmanager
+def supervised() -> Iterator[tuple[int, list[subprocess.Popen[str]]]]:
+    """Port and lives of a failing server, started again when it is killed."""
+    port, lives, stopped = free_port(), [], threading.Event()
 
-    def __init__(self) -> None:
-        self.port, self.lives = free_port(), 0
-        self._stopped = threading.Event()
-        self._process = self._start()
-        self._thread = threading.Thread(target=self._watch)
-
-    def _start(self) -> subprocess.Popen[str]:
-        words = map(str, (SERVER, self.port, DIES_AT, self.lives, json.dumps(FAULTS)))
+    def start() -> None:
+        words = map(str, (fake.__file__, port, DIES_AT, len(lives), json.dumps(FAULTS)))
         process = subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
-        assert int(process.stdout.readline()) == self.port
-        process.stdout.close()
-        self.lives += 1
-        return process
+        with process.stdout as said:
+            assert int(said.readline()) == port
+        lives.append(process)
 
-    def _watch(self) -> None:
-        while not self._stopped.wait(0.05):
-            if self._process.poll() is not None:
-                self._process = self._start()
+    def watch() -> None:
+        while not stopped.wait(0.05):
+            if lives[-1].poll() is not None:
+                start()
 
-    def __enter__(self) -> Supervised:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self._stopped.set()
-        self._thread.join()
-        self._process.kill()
-        self._process.wait()
-
-
-def _run(out: Path, jobs: dict[str, list[str]], place: str, count: int) -> tuple[int, str]:
-    done = Forked(CHILD, out, json.dumps(jobs), place, str(count)).wait()
-    return done.code, done.stderr
+    start()
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield port, lives
+    finally:
+        stopped.set()
+        thread.join()
+        lives[-1].kill()
+        lives[-1].wait()
 
 
 def _told(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -140,23 +117,25 @@ def test_faults_and_kills_change_no_result(tmp_path: Path, monkeypatch: pytest.M
         asked = calm.served
 
     rough, cache = tmp_path / "rough", tmp_path / "answers.sqlite"
-    kills, killed = list(KILLS), 0
-    with Supervised() as server:
-        place = [f"endpoint.url=http://127.0.0.1:{server.port}/v1", f"endpoint.cache={cache}",
+    kills: list[KillAt | None] = [*KILLS, None]
+    with supervised() as (port, lives):
+        place = [f"endpoint.url=http://127.0.0.1:{port}/v1", f"endpoint.cache={cache}",
                  "endpoint.timeout=1"]  # fmt: skip
         jobs = {agent: [*COMMON, *settings, *place] for agent, settings in AGENTS.items()}
         for _ in range(200):
-            code, said = _run(rough, jobs, *kills[0])
-            if code == 0:
+            done = Forked(CHILD, rough, json.dumps(jobs), json.dumps(kills[0])).wait()
+            if done.code == 0:
                 break
-            if code == -9:
-                killed += 1
+            if done.code == -signal.SIGKILL:
                 kills.pop(0)
+                for log in rough.glob(f"*/{LOG}"):  # as if in the middle of a line
+                    with log.open("a") as file:
+                        file.write('{"seed": 1, "seconds": 3')
             else:  # it began while the server was down, and says so
-                assert "Nothing answers at" in said, said[-2000:]
-    assert code == 0
-    assert killed == len(KILLS) - 1
-    assert server.lives > asked / DIES_AT
+                assert "Nothing answers at" in done.stderr, done.stderr[-2000:]
+    assert done.code == 0
+    assert kills == [None]
+    assert len(lives) > asked / DIES_AT
 
     for agent in AGENTS:
         (result, episodes), (wanted, ours) = _told(rough / agent), _told(tmp_path / "calm" / agent)
