@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -50,16 +50,8 @@ class Muon(torch.optim.Muon):
     """
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One step over all parameters that have a gradient.
-
-        Args:
-            closure: computes the gradients anew, and returns the loss.
-        """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+    def step(self) -> None:  # type: ignore[override]
+        """One step over all parameters that have a gradient."""
         for group in self.param_groups:
             shapes: dict[torch.Size, list[Tensor]] = defaultdict(list)
             for parameter in group["params"]:
@@ -67,7 +59,6 @@ class Muon(torch.optim.Muon):
                     shapes[parameter.shape].append(parameter)
             for parameters in shapes.values():
                 self._step(parameters, group)
-        return loss
 
     def _step(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
         """Of parameters of one shape."""

@@ -1,45 +1,39 @@
-"""The filter of observations: what is left out of the world-model loss, on both engines and in TRL."""
+"""The filter of observations, here and in TRL, and their placebo."""
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 import re
+from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
+from rows import token_row
+from small_policies import word_policy
+from trajectories import made_up
 
-torch = pytest.importorskip("torch", reason="the extra `train`")
-
-from paw_train.algorithms.experience import Prepared, prepare  # noqa: E402
-from paw_train.algorithms.pool import collect  # noqa: E402
-from paw_train.algorithms.update import Updater  # noqa: E402
-from paw_train.conformance.engines.layout import trajectories  # noqa: E402
-from paw_train.conformance.recording import OBJECTIVES, Recording, load  # noqa: E402
-from paw_train.losses.lm_head_logprobs import ForwardScorer  # noqa: E402
-from paw_train.losses.objective import ObjectiveSettings  # noqa: E402
-from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
-from paw_train.rollouts.observation_filter import filtered, leave_out  # noqa: E402
-from paw_train.rollouts.tokens import CONTEXT, OBSERVATION  # noqa: E402
-from paw_train.settings import (  # noqa: E402
-    AlgorithmSettings,
-    OptimizerSettings,
-    WorldModelSettings,
-)
-from paw_train.training.openrlhf.learning import micro_batch_loss  # noqa: E402
-from paw_train.training.openrlhf.sharding import shard_update  # noqa: E402
+from paw_train.algorithms.experience import Prepared, prepare
+from paw_train.algorithms.placebo import with_placebo
+from paw_train.algorithms.pool import collect
+from paw_train.algorithms.update import Updater
+from paw_train.conformance.engines.layout import trajectories
+from paw_train.conformance.recording import OBJECTIVES, Recording, load
+from paw_train.losses.objective import ObjectiveSettings
+from paw_train.policies.local.policy import LocalPolicy
+from paw_train.policies.local.scratch import piece_tokenizer
+from paw_train.rollouts.observation_filter import filtered, leave_out
+from paw_train.rollouts.scoring import collate
+from paw_train.rollouts.tokens import CONTEXT, OBSERVATION, TokenRow
+from paw_train.settings import AlgorithmSettings, OptimizerSettings, Settings, WorldModelSettings
 
 NOISE = (r"^You [a-z ]+\.", "H+")
 PLAIN = ObjectiveSettings(kl_coef=0.0)
+ECHOES, RULES = {"filter_echoes": True}, {"filter_patterns": NOISE}
 CASES = {
-    "echoes": {"filter_echoes": True},
-    "noise rules": {"filter_patterns": NOISE},
-    "both, and no warnings": {
-        "filter_echoes": True,
-        "filter_patterns": NOISE,
-        "filter": "warnings",
-    },
-}
+    "echoes": ECHOES, "noise rules": RULES,
+    "both, and no warnings": {**ECHOES, **RULES, "filter": "warnings"},
+}  # fmt: skip
 
 
 def settings_of(name: str) -> WorldModelSettings:
@@ -51,7 +45,7 @@ def episodes() -> list[Any]:
     found = trajectories(load(), OBJECTIVES["world_model"])
     for trajectory in found:
         steps = trajectory.episode.transitions
-        steps[:] = [dataclasses.replace(t, action=action_in(t.response)) for t in steps]
+        steps[:] = [replace(t, action=action_in(t.response)) for t in steps]
     return found
 
 
@@ -104,40 +98,17 @@ def experience_with(settings: WorldModelSettings) -> Prepared:
     )
 
 
-def local_loss(settings: WorldModelSettings) -> float:
-    policy = LocalPolicy(load().model("policy"), load().tokenizer)
-    optimizer = OptimizerSettings(lr=0.0, micro_batch_tokens=1500)
-    updater = Updater(policy, None, optimizer, PLAIN, settings, 1.0, updates=1)
-    return updater.step(experience_with(settings).rows, update=0, seed=0)["wm_term"]
-
-
-def cluster_loss(settings: WorldModelSettings) -> float:
-    model = load().model("policy")
-    scorer = ForwardScorer(model)
-
-    def score(ids: Any, attention: Any, tokens: Any, *others: Any) -> Any:
-        def forward() -> Any:
-            return model(input_ids=ids, attention_mask=attention).logits
-
-        return scorer(forward, tokens - 1, ids.flatten()[tokens], *others)
-
-    optimizer = OptimizerSettings(micro_batch_tokens=1500)
-    shards = shard_update(experience_with(settings).rows, optimizer, ranks=2, seed=0, pad_id=0)
-    losses = [
-        micro_batch_loss(part, score, PLAIN, settings, 1.0, torch.device("cpu")).wm_loss
-        for part in itertools.chain.from_iterable(shards)
-    ]
-    return float(sum(losses))
-
-
 @pytest.mark.parametrize("name", CASES)
-def test_both_engines_leave_out_what_the_rules_cover(name: str) -> None:
+def test_the_term_leaves_out_what_the_rules_cover(name: str) -> None:
     settings = settings_of(name)
     expected = expected_loss(load(), settings)
     unfiltered = expected_loss(load(), WorldModelSettings(loss="ce", alpha=1.0))
     assert abs(expected - unfiltered) > 1e-3
-    assert local_loss(settings) == pytest.approx(expected, rel=1e-4)
-    assert cluster_loss(settings) == pytest.approx(expected, rel=1e-4)
+    policy = LocalPolicy(load().model("policy"), load().tokenizer)
+    optimizer = OptimizerSettings(lr=0.0, micro_batch_tokens=1500)
+    updater = Updater(policy, None, optimizer, PLAIN, settings, 1.0, updates=1)
+    found = updater.step(experience_with(settings).rows, update=0, seed=0)["wm_term"]
+    assert found == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -183,10 +154,8 @@ def test_trl_leaves_out_the_same(name: str) -> None:
 def test_an_observation_without_a_token_left_is_not_supervised() -> None:
     settings = WorldModelSettings(loss="ce", alpha=1.0, filter_patterns=(r"(?s).*go down.*",))
     experience = experience_with(settings)
-    found = [
-        t.next_observation for trajectory in episodes() for t in trajectory.episode.transitions
-    ]
-    gone = torch.tensor(["go down" in text for text in found])
+    steps = [t for trajectory in episodes() for t in trajectory.episode.transitions]
+    gone = torch.tensor(["go down" in t.next_observation for t in steps])
     assert gone.any() and not gone.all()
     assert torch.equal(experience.plan.weights == 0, gone)
     left = {turn for row in experience.rows for turn in row.places(OBSERVATION)}
@@ -214,8 +183,6 @@ def test_echoes_are_whole_words() -> None:
 
 
 def test_a_character_of_several_tokens_is_left_out_whole() -> None:
-    from paw_train.policies.local.scratch import piece_tokenizer
-
     tokenizer = piece_tokenizer(["It is warm."], 512)
     ids = tokenizer("It is 20 \u00b0C warm.", add_special_tokens=False)["input_ids"]
     settings = WorldModelSettings(filter_patterns=(r"\d+ \u00b0C",))
@@ -226,3 +193,79 @@ def test_a_character_of_several_tokens_is_left_out_whole() -> None:
 def test_a_rule_that_is_no_regular_expression_is_named() -> None:
     with pytest.raises(ValueError, match=r"'\(' is not a regular expression"):
         WorldModelSettings.read({"filter_patterns": ["("]}, "world_model")
+
+
+def _row(number: int, observed: list[int]) -> TokenRow:
+    ids = [1, 2, 3, 4, 2, *observed]
+    row = token_row(ids, ((2, 4), (5, len(ids))), advantage=[0.0] * len(ids))
+    return replace(row, wm_weight=[0.0] * 5 + [0.1] * len(observed))
+
+
+def test_observations_go_round_among_those_of_equal_length() -> None:
+    rows = [_row(i, [10 + i, 20 + i, 30 + i][: 2 + i % 2]) for i in range(12)]
+    rows.append(_row(12, [5, 6, 7, 8]))
+    found = with_placebo(rows, seed=3)
+    for before, after in zip(rows, found, strict=True):
+        assert after.ids == before.ids and after.placebo_ids is not None
+        assert after.placebo_ids[:5] == before.ids[:5]
+    for size in (2, 3):
+        own = [(r.ids[5:], r.placebo_ids[5:]) for r in found if len(r.ids) == 5 + size]  # type: ignore[index]
+        assert all(true != other for true, other in own)
+        assert Counter(tuple(a) for a, _ in own) == Counter(tuple(b) for _, b in own)
+    # nobody else has an observation as long: it keeps it, and nothing is learned from it
+    assert found[12].placebo_ids == rows[12].ids and not any(found[12].wm_weight or ())
+    assert [r.placebo_ids for r in with_placebo(rows, 3)] == [r.placebo_ids for r in found]
+    assert [r.placebo_ids for r in with_placebo(rows, 4)] != [r.placebo_ids for r in found]
+
+
+def test_dialogues_are_refused() -> None:
+    rows = prepare(
+        collect(made_up(True)), AlgorithmSettings(), PLAIN, WorldModelSettings(alpha=1.0), 10.0
+    ).rows
+    with pytest.raises(ValueError, match="env.mode=window"):
+        with_placebo(rows, 0)
+    with pytest.raises(ValueError, match="world_model.placebo .* env.mode=window"):
+        Settings.read({"env": {"mode": "conversation"}, "world_model": {"placebo": True}})
+
+
+@pytest.mark.parametrize("budget", [1, 10**6])
+@pytest.mark.parametrize("loss", ["ce", "cmae"])
+def test_the_gradient_is_the_policys_and_the_placebos_at_the_true_terms_norm(
+    loss: str, budget: int
+) -> None:
+    wm = WorldModelSettings(loss=loss, alpha=1.0, coef=3.0, placebo=True)
+    policy = word_policy(["red green blue"])
+    policy.model.double()
+    rows = prepare(collect(made_up(False)), AlgorithmSettings(), PLAIN, wm, 10.0).rows
+    rows = with_placebo(rows, 1)
+    assert any(row.placebo_ids != row.ids for row in rows)
+    parameters = list(policy.model.parameters())
+
+    def gradient(ids: str, which: str) -> Any:
+        batch = collate([replace(row, ids=getattr(row, ids)) for row in rows], policy.pad_id)
+        logprobs = policy.logprobs(batch)
+        if which == "policy":
+            ratio = (logprobs - logprobs.detach()).exp()  # the first step: nothing is clipped
+            terms = -(ratio * batch.advantage)[batch.action].sum() / batch.action.sum()
+        else:
+            probability = logprobs.exp()
+            each = -logprobs if loss == "ce" else (1 - probability) * (probability <= 0.2)
+            terms = 3.0 * (each * batch.wm_weight)[batch.observation].sum()
+        found = torch.autograd.grad(terms, parameters, allow_unused=True, materialize_grads=True)
+        return torch.cat([g.flatten() for g in found])
+
+    true, other = gradient("ids", "wm"), gradient("placebo_ids", "wm")
+    assert torch.nn.functional.cosine_similarity(true, other, dim=0) < 0.999
+    expected = gradient("ids", "policy") + other * (true.norm() / other.norm())
+    # ratios are to the rows' own log-probabilities
+    logprob = policy.logprobs(collate(rows, policy.pad_id)).detach()
+    for row, own in zip(rows, logprob, strict=True):
+        row.logprob = own[: len(row.ids)].tolist()
+    optimizer = OptimizerSettings(
+        lr=0.0, micro_batch_tokens=budget, max_grad_norm=1e9, measure_gradients=False
+    )
+    updater = Updater(policy, None, optimizer, PLAIN, wm, 1.0, 1)
+    metrics = updater.step(rows, 0, 0)
+    found = torch.cat([p.grad.flatten() for p in parameters])
+    assert torch.allclose(found, expected, rtol=1e-4, atol=1e-6)
+    assert metrics["grad_norm_wm"] == pytest.approx(float(other.norm()), rel=1e-5)
