@@ -3,7 +3,7 @@
 The terms are what autograd keeps of a bfloat16 decoder layer with a fused attention kernel (flash
 attention or PyTorch's), counted in bytes a token. ``benchmarks/memory.py`` runs the project's own
 forward and backward passes at real shapes on tensors that have no storage and counts what is alive;
-``tests/train/test_memory.py`` holds these formulas to it. Workspaces inside kernels are not in them.
+``tests/train/test_gpu.py`` holds these formulas to it. Workspaces inside kernels are not in them.
 """
 
 from __future__ import annotations
