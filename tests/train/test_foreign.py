@@ -1,11 +1,11 @@
-"""A file from somebody else chooses values: it imports, opens and asks nothing, and gets no secret."""
+"""A file from somebody else imports, opens and asks nothing, and gets no secret."""
 
 from __future__ import annotations
 
 import inspect
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ ATTACKS = (
 
 @pytest.fixture
 def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The current folder, a stranger's; ``evil.py`` in it leaves the file ``ran`` when it is imported."""
+    """The current folder: ``evil.py`` in it leaves the file ``ran`` when it is imported."""
     (tmp_path / "evil.py").write_text("open('ran', 'w').close()\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [p for p in sys.path if p])
@@ -42,12 +42,12 @@ def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def run_of(folder: Path, **env: Any) -> Path:
     """A run's folder, as far as a command reads it before it loads a model."""
-    (folder / "run" / "checkpoints" / "best").mkdir(parents=True)
-    (folder / "run" / "checkpoints" / "best" / "state.pt").touch()
+    (folder / "checkpoints" / "best").mkdir(parents=True)
+    (folder / "checkpoints" / "best" / "state.pt").touch()
     settings = json.loads(json.dumps(Settings().to_dict()))
     settings["env"] |= env
-    (folder / "run" / "config.json").write_text(json.dumps(settings))
-    return folder / "run"
+    (folder / "config.json").write_text(json.dumps(settings))
+    return folder
 
 
 def episode(env_id: str) -> Episode:
@@ -64,42 +64,23 @@ def paw(*arguments: object) -> int:
     return int(end.value.code or 0)
 
 
-def _eval(folder: Path, env_id: str) -> tuple[object, ...]:
-    return "eval", run_of(folder, id=env_id), "--limit", 1
-
-
-def _eval_world_model(folder: Path, env_id: str) -> tuple[object, ...]:
-    return "eval-wm", run_of(folder, id=env_id)
-
-
-def _eval_episodes(folder: Path, env_id: str) -> tuple[object, ...]:
-    write_jsonl(folder / "e.jsonl", [episode(env_id)])
-    return "eval-wm", run_of(folder), "--episodes", folder / "e.jsonl"
-
-
-def _noise(folder: Path, env_id: str) -> tuple[object, ...]:
-    write_jsonl(folder / "episodes_after.jsonl", [episode(env_id)])
-    run = run_of(folder, id=env_id)
-    return "report", run, "--noise", "--noise-rule", "paw_gym/WebShop-v0"
-
-
-@pytest.mark.parametrize("command", [_eval, _eval_world_model, _eval_episodes, _noise])
+@pytest.mark.parametrize("env_id", ["evil:me/X-v0", f"evil:{ALFWORLD}"])
+@pytest.mark.parametrize(
+    "command",
+    ["eval run --limit 1", "eval-wm run", "eval-wm plain --episodes e.jsonl",
+     "report run --noise --noise-rule paw_gym/WebShop-v0"],
+)  # fmt: skip
 def test_no_module_that_a_file_names_is_imported(
-    command: Callable[[Path, str], tuple[object, ...]],
-    stranger: Path,
-    capsys: pytest.CaptureFixture[str],
+    command: str, env_id: str, stranger: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert paw(*command(stranger, "evil:me/X-v0")) == 2
+    run_of(stranger / "run", id=env_id)
+    run_of(stranger / "plain")
+    for name in ("e.jsonl", "episodes_after.jsonl"):
+        write_jsonl(stranger / name, [episode(env_id)])
+    code, said = paw(*command.split()), " ".join(capsys.readouterr().err.split())
     assert not (stranger / "ran").exists()
-    assert "add --import evil" in " ".join(capsys.readouterr().err.split())
-
-
-@pytest.mark.parametrize("command", [_eval, _eval_world_model, _noise])
-def test_nor_under_the_id_of_an_environment_that_is_here(
-    command: Callable[[Path, str], tuple[object, ...]], stranger: Path
-) -> None:
-    paw(*command(stranger, f"evil:{ALFWORLD}"))
-    assert not (stranger / "ran").exists()
+    if ALFWORLD not in env_id:  # else it is here under that id
+        assert code == 2 and "add --import evil" in said
 
 
 def test_nor_for_an_export_of_tokens(stranger: Path) -> None:
@@ -119,7 +100,7 @@ def test_the_current_folder_is_no_place_to_import_from_unless_a_module_is_named(
     assert paw("envs") == 0
     with pytest.raises(ImportError):
         __import__("evil")
-    paw("eval", run_of(stranger, id="evil:me/X-v0"), "--import", "evil")
+    paw("eval", run_of(stranger / "run", id="evil:me/X-v0"), "--import", "evil")
     assert (stranger / "ran").exists()
     assert "not registered" in capsys.readouterr().err  # it was imported, and registers nothing
 
@@ -146,7 +127,7 @@ def test_no_address_is_asked_and_no_variable_sent(
     url, heard = listener
     monkeypatch.setenv("HF_TOKEN", "hunter2")
     remote = {"url": url, "remote_id": ALFWORLD, "token": "env:HF_TOKEN"}
-    assert paw("eval", run_of(stranger, id="paw_gym/Remote-v0", kwargs=remote)) == 2
+    assert paw("eval", run_of(stranger / "run", id="paw_gym/Remote-v0", kwargs=remote)) == 2
     error = " ".join(capsys.readouterr().err.split())
     assert heard == []
     assert "env.kwargs.url=... env.kwargs.token=..." in error
@@ -163,6 +144,8 @@ def test_the_owner_is_told_what_to_add_and_it_is_enough() -> None:
     mixed = {"env": [{"id": ALFWORLD, "name": "a", **data["env"]}, {"id": "evil:me/X-v0"}]}
     chosen = recorded_settings(mixed, "run", ["env=a", *given], ("env",))
     assert chosen["env"][0]["kwargs"] == {"max_steps": 9}
+    with pytest.raises(ValueError, match="add --import MODULE"):
+        recorded_id("me/Unknown-v0", "run")
 
 
 def test_a_downloaded_data_set_is_nobodys_to_name() -> None:
@@ -172,11 +155,9 @@ def test_a_downloaded_data_set_is_nobodys_to_name() -> None:
     assert recorded_env({"id": ALFWORLD, "kwargs": kwargs}, "run").kwargs == kwargs
 
 
-def _fields() -> list[str]:
-    return [f"{group}.{n}".lstrip(".") for group, c in groups_of(Settings) for n in c.model_fields]
-
-
-@pytest.mark.parametrize("name", _fields())
+@pytest.mark.parametrize(
+    "name", [f"{group}.{n}".lstrip(".") for group, c in groups_of(Settings) for n in c.model_fields]
+)
 def test_no_setting_locates_anything(name: str) -> None:
     """A new field needs no entry here: whatever a command takes from a run is looked at."""
     defaults = json.dumps(Settings().to_dict())
@@ -209,9 +190,3 @@ def test_ordinary_values_locate_nothing() -> None:
         assert located("retriever", value) is None, value
     goals = [{"asin": "B0", "instruction_text": "a red/blue shirt, see http://x"}]
     assert recorded_env({"kwargs": {"goals": goals}}, "run").kwargs == {"goals": goals}
-
-
-def test_an_unknown_id_says_how_to_import_it() -> None:
-    assert recorded_id(f"evil:{ALFWORLD}", "run") == ALFWORLD
-    with pytest.raises(ValueError, match="add --import MODULE"):
-        recorded_id("me/Unknown-v0", "run")

@@ -1,6 +1,4 @@
-"""Killed at ten random moments - in a rollout, an update, the writing of a checkpoint - nothing is lost.
-
-So it is with branching rollouts, killed while states are restored and while branches are run."""
+"""Killed in a rollout, an update, the writing of a checkpoint, a run loses nothing."""
 
 from __future__ import annotations
 
@@ -13,8 +11,6 @@ from pathlib import Path
 import pytest
 from files import measured
 from forked import HELD, Ended, Forked, KillAt, run_smoke
-
-UPDATES = 8
 
 MOMENTS = {
     "paw_gym.pool:EnvPool:step": 60,  # a rollout, a demonstration, an evaluation
@@ -37,12 +33,9 @@ MIXED = "paw_train.training.environments"
 BRANCHING = "rollout.branching.branches=3 rollout.branching.points=1 algorithm.name=branch_grpo"
 
 
-def _run(
-    out: Path, kill_at: KillAt | None = None, updates: int = UPDATES, settings: str = ""
-) -> Ended:
+def _run(out: Path, settings: str, kill_at: KillAt | None = None) -> Ended:
     often = ["checkpoint_every=1", "cloning.checkpoint_every=2", "evaluation.every=3"]
-    own = [f"out={out}", f"updates={updates}", *often, *settings.split()]
-    return run_smoke(own, kill_at)
+    return run_smoke([f"out={out}", *often, *settings.split()], kill_at)
 
 
 def _record(out: Path) -> tuple[bytes, list[dict[str, object]], object]:
@@ -52,49 +45,43 @@ def _record(out: Path) -> tuple[bytes, list[dict[str, object]], object]:
     return weights, measured(run), result["successes"]
 
 
-@pytest.mark.slow
-def test_ten_kills_lose_nothing(tmp_path: Path) -> None:
-    whole = _run(tmp_path / "whole")
-    assert whole.code == 0, whole.output
+def _ten() -> list[KillAt]:
+    """All of these moments, some of them twice, each at a random call."""
     rng = random.Random(5)
     targets = [*MOMENTS, *rng.choices(list(MOMENTS), k=10 - len(MOMENTS))]
     rng.shuffle(targets)
-    for target in targets:
-        killed = _run(tmp_path / "cut", (target, rng.randrange(MOMENTS[target])))
-        assert killed.code == -signal.SIGKILL, (target, killed.output)
-    assert not (tmp_path / "cut" / "smoke" / "eval_after.json").exists()
-    last = _run(tmp_path / "cut")
-    assert last.code == 0, last.output
-    assert _record(tmp_path / "cut") == _record(tmp_path / "whole")
-    left = {p.suffix for p in (tmp_path / "cut" / "smoke").rglob("*")}
-    assert not left & {".new", ".old", ".part"}
+    return [(target, rng.randrange(MOMENTS[target])) for target in targets]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("settings", "moments"),
+    ("settings", "moments", "recorded"),
     [
+        ("updates=8", _ten(), None),
         # each update restores eight branches: the middle of the second, then of the third
-        (BRANCHING, [("paw_gym.pool:EnvPool:_restore", 11), ("paw_gym.pool:EnvPool:fork", 4)]),
+        (f"updates=3 {BRANCHING}",
+         [("paw_gym.pool:EnvPool:_restore", 11), ("paw_gym.pool:EnvPool:fork", 4)], 2),
         # while the groups of the second update are divided, and while the third is recorded
-        (WORLDS, [(f"{MIXED}:divided", 1), (f"{MIXED}:TrainingEnvironments:metrics", 1)]),
+        (f"updates=3 {WORLDS}",
+         [(f"{MIXED}:divided", 1), (f"{MIXED}:TrainingEnvironments:metrics", 1)], 2),
     ],
-)
-def test_an_update_that_is_killed_is_repeated_exactly(
-    tmp_path: Path, settings: str, moments: list[KillAt]
+)  # fmt: skip
+def test_kills_lose_nothing(
+    tmp_path: Path, settings: str, moments: list[KillAt], recorded: int | None
 ) -> None:
-    def run(name: str, kill_at: KillAt | None = None) -> Ended:
-        return _run(tmp_path / name, kill_at, updates=3, settings=settings)
-
-    whole = run("whole")
+    whole = _run(tmp_path / "whole", settings)
     assert whole.code == 0, whole.output
+    cut = tmp_path / "cut" / "smoke"
     for moment in moments:
-        killed = run("cut", moment)
+        killed = _run(tmp_path / "cut", settings, moment)
         assert killed.code == -signal.SIGKILL, (moment, killed.output)
-    assert len((tmp_path / "cut" / "smoke" / "metrics.jsonl").read_text().splitlines()) == 2
-    last = run("cut")
+    assert not (cut / "eval_after.json").exists()
+    if recorded is not None:
+        assert len((cut / "metrics.jsonl").read_text().splitlines()) == recorded
+    last = _run(tmp_path / "cut", settings)
     assert last.code == 0, last.output
     assert _record(tmp_path / "cut") == _record(tmp_path / "whole")
+    assert not {p.suffix for p in cut.rglob("*")} & {".new", ".old", ".part"}
 
 
 @pytest.mark.slow

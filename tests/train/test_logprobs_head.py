@@ -1,4 +1,4 @@
-"""Log-probabilities and entropies without whole logits equal those with them, gradients included."""
+"""Log-probabilities, entropies and gradients without whole logits equal those with them."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rows import token_row
 from torch.utils._python_dispatch import TorchDispatchMode
+from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from paw_train.losses import lm_head_logprobs
-from paw_train.losses.lm_head_logprobs import (
-    ForwardScorer,
-    linear_scores,
-    logits_scores,
-)
+from paw_train.losses.lm_head_logprobs import ForwardScorer, linear_scores, logits_scores
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer
 from paw_train.rollouts.scoring import batch_logprobs, collate
@@ -25,14 +23,11 @@ from paw_train.rollouts.tokens import TokenRow
 from paw_train.settings.model import ScratchModelSettings
 
 SMALL = ScratchModelSettings(hidden=32, layers=2, heads=4, kv_heads=2, intermediate=64)
-SHAPE = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "pad_token_id": 0} | {
-    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 101
-}  # fmt: skip
 TOKENIZER = word_tokenizer(["a few words to speak with and then some more of them"])
 
 
 def _rows(seed: int) -> list[TokenRow]:
-    """Actions and observations at every kind of place: side by side, at the second token, at the end."""
+    """Actions and observations side by side, at the second token, at the end."""
     generator = torch.Generator().manual_seed(seed)
 
     def ids(count: int) -> list[int]:
@@ -132,35 +127,27 @@ def test_tokens_that_are_only_measured_cost_no_backward_pass() -> None:
     scores = linear_scores(
         hidden, weight, None, torch.zeros(100, dtype=torch.long), torch.ones(100)
     )
-    with CountProducts() as products:
+    with Operations() as done:
         scores.logprobs[:3].sum().backward()
-    assert products.rows == [3, 3], "the scores again, and their gradient"
+    assert done.products == [3, 3], "the scores again, and their gradient"
     assert (hidden.grad.abs().sum(1) > 0).tolist() == [True] * 3 + [False] * 97
 
 
-class CountProducts(TorchDispatchMode):
-    """Rows of every product of matrices."""
+class Operations(TorchDispatchMode):
+    """Records shapes of tensors that are made, and rows of products of matrices."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.rows: list[int] = []
+        self.made: list[torch.Size] = []
+        self.products: list[int] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.addmm):
-            self.rows.append(len(args[0]))
-        return func(*args, **(kwargs or {}))
-
-
-def test_gradcheck() -> None:
-    generator = torch.Generator().manual_seed(0)
-    hidden, weight, bias = (
-        torch.randn(*shape, generator=generator, dtype=torch.float64).requires_grad_()
-        for shape in ((5, 3), (6, 3), (6,))
-    )
-    targets, heat = torch.tensor([0, 5, 2, 2, 1]), torch.tensor([0.5, 1.0, 2.0, 1.0, 1.0])
-    assert torch.autograd.gradcheck(
-        lambda h, w, b: tuple(linear_scores(h, w, b, targets, heat, 3, 2)), (hidden, weight, bias)
-    )
+            self.products.append(len(args[0]))
+        result = func(*args, **(kwargs or {}))
+        found = result if isinstance(result, tuple | list) else [result]
+        self.made += [value.shape for value in found if isinstance(value, torch.Tensor)]
+        return result
 
 
 def test_a_token_that_cannot_be_leaves_entropy_finite() -> None:
@@ -187,134 +174,70 @@ def test_bfloat16_weights_are_scored_in_float32() -> None:
     assert weight.grad.dtype == torch.bfloat16
 
 
-def _capped() -> Any:
-    from transformers import Gemma2Config, Gemma2ForCausalLM
-
-    return Gemma2ForCausalLM(
-        Gemma2Config(**SHAPE, head_dim=8, final_logit_softcapping=2.0, query_pre_attn_scalar=8)
-    )
-
-
-def _scaled() -> Any:
-    from transformers import GraniteConfig, GraniteForCausalLM
-
-    return GraniteForCausalLM(GraniteConfig(**SHAPE, logits_scaling=8.0))
-
-
-@pytest.mark.parametrize("make", [_capped, _scaled])
-def test_a_head_that_is_more_than_linear_takes_the_plain_path(
-    make: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = make().double().eval()
-    policy = LocalPolicy(model, TOKENIZER)
-    batch = collate(_rows(2), policy.pad_id)
-    with caplog.at_level(logging.WARNING, "paw_train.losses.lm_head_logprobs"):
-        values, entropy = policy.logprobs(batch, 0.7, entropy=True)
-    assert "cap or a scale" in str(policy.fallback_reason())
-    assert len(caplog.records) == 1
-    expected_values, expected_entropy = _plain(model, batch, 0.7)
-    torch.testing.assert_close(values, expected_values)
-    torch.testing.assert_close(entropy, expected_entropy)
-    for one, two in zip(
-        _gradients(model, values, entropy),
-        _gradients(model, expected_values, expected_entropy),
-        strict=True,
-    ):
-        torch.testing.assert_close(one, two)
-
-
-def test_whole_logits_never_exist() -> None:
-    """No tensor that the training pass makes is as large as the chosen positions' logits."""
-    model = scratch_model(SMALL, len(TOKENIZER), 0)
-    policy = LocalPolicy(model, TOKENIZER)
-    policy.fallback_reason()
-    wide = torch.nn.Linear(32, 50_000, bias=False)
-    model.set_output_embeddings(wide)
-    policy.fallback_reason()
-    row = token_row([6] * 1400, ((1, 700), (700, 1400)))
-    batch = collate([row], policy.pad_id)
-    largest = _LargestTensor()
-    with largest:
-        policy.logprobs(batch, 0.5).sum().backward()
-    assert largest.elements <= max(2**24, wide.weight.numel())
-
-
-class _LargestTensor(torch.utils._python_dispatch.TorchDispatchMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.elements = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for value in result if isinstance(result, tuple | list) else [result]:
-            if isinstance(value, torch.Tensor):
-                self.elements = max(self.elements, value.numel())
-        return result
-
-
-def _scored(model: Any, batch: Any, forward: Any) -> Any:
+def _scored_by_calls(model: Any, batch: Any) -> Any:
     """Scores by a model that is called as a whole."""
 
     def score(ids: Any, tokens: Any, temperature: Any, entropies: int) -> Any:
+        def forward() -> Any:
+            return model(input_ids=ids).logits
+
         targets = ids.flatten()[tokens]
         return ForwardScorer(model)(forward, tokens - 1, targets, temperature, entropies)
 
     return batch_logprobs(score, batch, 0.7, True)
 
 
+@pytest.mark.parametrize(
+    ("family", "settings"),
+    [
+        ("Gemma2", {"head_dim": 8, "final_logit_softcapping": 2.0, "query_pre_attn_scalar": 8}),
+        ("Granite", {"logits_scaling": 8.0}),
+    ],
+)
+def test_a_head_that_is_more_than_linear_takes_the_plain_path(
+    family: str, settings: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 101}
+    shape |= {"num_attention_heads": 4, "num_key_value_heads": 2, "pad_token_id": 0}
+    config = getattr(transformers, f"{family}Config")(**shape, **settings)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = getattr(transformers, f"{family}ForCausalLM")(config).double().eval()
+    policy = LocalPolicy(model, TOKENIZER)
+    batch = collate(_rows(2), policy.pad_id)
+    with caplog.at_level(logging.WARNING, "paw_train.losses.lm_head_logprobs"):
+        found = policy.logprobs(batch, 0.7, entropy=True)
+    assert "cap or a scale" in str(policy.fallback_reason())
+    assert len(caplog.records) == 1
+    expected = _plain(model, batch, 0.7)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(_gradients(model, *found), _gradients(model, *expected))
+    with pytest.raises(ValueError, match=r"cap or a scale.*engine=local"):
+        _scored_by_calls(model, batch)
+
+
+@pytest.mark.parametrize("by_calls", [False, True])
+def test_whole_logits_never_exist(by_calls: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(lm_head_logprobs._CHUNK_ELEMENTS, "cpu", 4 * len(TOKENIZER))
+    model = scratch_model(SMALL, len(TOKENIZER), 0)
+    policy, batch = LocalPolicy(model, TOKENIZER), collate(_rows(1), 0)
+    with Operations() as done:
+        found = _scored_by_calls(model, batch) if by_calls else policy.logprobs(batch, entropy=True)
+        (found[0].sum() + found[1].sum()).backward()
+    rows = {shape.numel() // shape[-1] for shape in done.made if shape[-1:] == (len(TOKENIZER),)}
+    # the gradient of the LM head's weight, transposed, is no logits
+    assert max(rows - {SMALL.hidden}) == 4
+
+
 def test_a_model_called_as_a_whole_gives_the_same_scores_and_gradients() -> None:
     model = scratch_model(SMALL, len(TOKENIZER), 0)
     policy = LocalPolicy(model, TOKENIZER)
     batch = collate(_rows(1), policy.pad_id)
-    wanted = _gradients(model, *policy.logprobs(batch, 0.7, entropy=True))
-    found = _scored(model, batch, lambda: model(input_ids=batch.ids).logits)
-    torch.testing.assert_close(_gradients(model, *found), wanted)
+    wanted = policy.logprobs(batch, 0.7, entropy=True)
+    found = _scored_by_calls(model, batch)
+    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(_gradients(model, *found), _gradients(model, *wanted))
     assert model(input_ids=batch.ids).logits.shape[-1] == len(TOKENIZER)
-
-
-def test_a_model_called_as_a_whole_never_holds_whole_logits(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    largest = [0]
-
-    class Watch(TorchDispatchMode):
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            result = func(*args, **(kwargs or {}))
-            if isinstance(result, torch.Tensor) and result.shape[-1:] == (len(TOKENIZER),):
-                # the gradient of the LM head's weight, transposed, is no logits
-                rows = result.numel() // len(TOKENIZER)
-                largest[0] = max(largest[0], rows * (rows != SMALL.hidden))
-            return result
-
-    monkeypatch.setitem(lm_head_logprobs._CHUNK_ELEMENTS, "cpu", 4 * len(TOKENIZER))
-    model = scratch_model(SMALL, len(TOKENIZER), 0)
-    batch = collate(_rows(1), 0)
-    scorer = ForwardScorer(model)
-    tokens = torch.arange(1, batch.ids.numel())
-
-    with Watch():
-        scores = scorer(
-            lambda: model(input_ids=batch.ids).logits,
-            tokens - 1,
-            batch.ids.flatten()[tokens],
-            torch.ones(len(tokens)),
-        )
-        scores.logprobs.sum().backward()
-    assert 0 < largest[0] <= 4
-
-
-@pytest.mark.parametrize("make", [_capped, _scaled])
-def test_a_model_called_as_a_whole_must_end_in_a_linear_layer(make: Any) -> None:
-    model = make().eval()
-    batch = collate([token_row(range(5, 12), ((2, 5), (5, 7)))], 0)
-    with pytest.raises(ValueError, match=r"cap or a scale.*engine=local"):
-        _scored(model, batch, lambda: model(input_ids=batch.ids).logits)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -337,15 +260,10 @@ def test_a_head_with_an_input_of_its_own_takes_the_plain_path() -> None:
     """As MiniCPM's, whose hidden states are divided before they are projected."""
     model = scratch_model(SMALL, len(TOKENIZER), 0)
     policy = LocalPolicy(model, TOKENIZER)
-    model.forward = _divided(model)
-    assert "input" in str(policy.fallback_reason())
 
-
-def _divided(model: Any) -> Any:
-    from transformers.modeling_outputs import CausalLMOutputWithPast
-
-    def forward(input_ids: Any, use_cache: bool) -> Any:
+    def divided(input_ids: Any, use_cache: bool) -> Any:
         hidden = model.get_decoder()(input_ids=input_ids, use_cache=False).last_hidden_state
         return CausalLMOutputWithPast(logits=model.lm_head(hidden / 9))
 
-    return forward
+    model.forward = divided
+    assert "input" in str(policy.fallback_reason())

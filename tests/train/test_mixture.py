@@ -1,4 +1,4 @@
-"""Several environments in one run: what each one's part is, and that one is a list of length one."""
+"""Several environments in one run, and that one is a list of length one."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from paw_train.algorithms import grpo
 from paw_train.algorithms.experience import prepare
 from paw_train.algorithms.paw import adaptive_weight
 from paw_train.algorithms.pool import collect
+from paw_train.evaluation.program import settings_of
+from paw_train.evaluation.statistics import wilson_interval
 from paw_train.evaluation.summary import joined
 from paw_train.reporting.run.data import load_run
 from paw_train.reporting.run.page import result_rows, write_report
@@ -51,18 +53,11 @@ SOKOBAN: dict[str, Any] = {
 }
 
 
-def _settings(*more: str, env: Any = None) -> list[str]:
-    listed = json.dumps([LAKE, SOKOBAN] if env is None else env)
-    return [
-        f"env={listed}",
-        "tracking=[]",
-        "evaluation.tasks=3",
-        "evaluation.selection_tasks=2",
-        *more,
-    ]
+FEW = ["tracking=[]", "evaluation.tasks=3", "evaluation.selection_tasks=2"]
 
 
-# --- settings ---------------------------------------------------------------------------------------
+def _settings(*more: str) -> list[str]:
+    return [f"env={json.dumps([LAKE, SOKOBAN])}", *FEW, *more]
 
 
 def test_a_list_of_environments_is_recorded_and_read_again() -> None:
@@ -103,15 +98,11 @@ def test_what_does_not_fit_a_list_is_refused(changes: list[str], message: str) -
         load_settings("smoke", _settings(*changes))
 
 
-def test_what_takes_one_environment_says_how_to_choose_it() -> None:
+def test_what_takes_one_environment_says_how_to_choose_it(tmp_path: Path) -> None:
+    settings = load_settings("smoke", _settings())
     with pytest.raises(ValueError, match=r"several \(lake, sokoban\): choose one with env=NAME"):
-        _ = load_settings("smoke", _settings()).only_env
-
-
-def test_paw_eval_of_a_run_of_several_takes_one(tmp_path: Path) -> None:
-    from paw_train.evaluation.program import settings_of
-
-    recorded = load_settings("smoke", _settings()).to_dict()
+        _ = settings.only_env
+    recorded = settings.to_dict()
     (tmp_path / "config.json").write_text(json.dumps(recorded), encoding="utf-8")
     chosen = settings_of(tmp_path, None, ["env=sokoban"])
     assert (chosen.only_env.id, chosen.evaluation.split) == (SOKOBAN["id"], "test")
@@ -119,9 +110,6 @@ def test_paw_eval_of_a_run_of_several_takes_one(tmp_path: Path) -> None:
     assert settings_of(tmp_path, panel, ["env=sokoban"]).only_env.id == SOKOBAN["id"]
     with pytest.raises(ValueError, match=r"several environments \(lake, sokoban\)"):
         settings_of(tmp_path, panel, [])
-
-
-# --- an update's part -------------------------------------------------------------------------------
 
 
 @given(
@@ -138,16 +126,11 @@ def test_shares_add_up_and_are_rounded_weights(
         assert abs(share - count * weight / sum(weights)) < 1 + 1e-6
 
 
-def _two_worlds() -> Any:
-    """Two groups of two episodes: the first of world ``a``, the second of ``b``."""
-    trajectories = made_up(False)
+def test_each_environment_has_its_own_largest_return() -> None:
+    trajectories = made_up(False)  # two groups of two episodes
     for trajectory in trajectories:
         trajectory.environment = "ab"[trajectory.episode.group]
-    return collect(trajectories)
-
-
-def test_each_environment_has_its_own_largest_return() -> None:
-    pool = _two_worlds()
+    pool = collect(trajectories)
     terms = {"a": 10.0, "b": 40.0}
     algorithm = AlgorithmSettings(normalize=False)
     rest = (algorithm, ObjectiveSettings(kl_coef=0.0), WorldModelSettings())
@@ -162,38 +145,16 @@ def test_each_environment_has_its_own_largest_return() -> None:
     assert torch.allclose(batch.advantages, (raw / own[pool.group[pool.episode]]).float())
 
 
-def test_an_environment_in_a_mixture_of_terms_counts_as_alone() -> None:
-    pool = collect(made_up(False))
-    rest = (AlgorithmSettings(), ObjectiveSettings(kl_coef=0.0), WorldModelSettings())
-    alone, listed = prepare(pool, *rest, 10.0), prepare(pool, *rest, {"": 10.0})
-    assert torch.equal(alone.advantages, listed.advantages)
-    assert torch.equal(alone.plan.weights, listed.plan.weights)
-
-
-# --- evaluation -------------------------------------------------------------------------------------
-
-
 def _result(name: str, wins: list[bool]) -> dict[str, Any]:
-    from paw_train.evaluation.statistics import wilson_interval
-
-    rate = sum(wins) / len(wins)
-    low, high = wilson_interval(sum(wins), len(wins))
+    rate, interval = sum(wins) / len(wins), list(wilson_interval(sum(wins), len(wins)))
     counts = ("errors", "unplayed", "seconds", "model_calls")
     means = ("mean_steps", "invalid_rate", "truncated_rate", "refused_rate", "mean_reward")
     return dict.fromkeys((*counts, *means), 0) | {
-        "panel": f"{name}/test/{len(wins)}",
-        "panel_hash": name * 8,
-        "env_id": name,
-        "agent": "policy",
-        "model": "m",
-        "n": len(wins),
-        "tasks": len(wins),
-        "complete": True,
-        "success_rate": rate,
-        "ci95": [low, high],
-        "score": {"mean": rate, "ci95": [low, high]},
+        "panel": f"{name}/test/{len(wins)}", "panel_hash": name * 8, "env_id": name,
+        "agent": "policy", "model": "m", "n": len(wins), "tasks": len(wins), "complete": True,
+        "success_rate": rate, "ci95": interval, "score": {"mean": rate, "ci95": interval},
         "successes": wins,
-    }
+    }  # fmt: skip
 
 
 def test_every_environment_counts_the_same_in_a_joined_result() -> None:
@@ -207,16 +168,12 @@ def test_every_environment_counts_the_same_in_a_joined_result() -> None:
     assert found["panel_hash"] != joined({"b": large, "a": small})["panel_hash"]
 
 
-# --- whole runs -------------------------------------------------------------------------------------
-
-
 def _train(out: Path, env: Any, *more: str) -> Path:
     out.mkdir(exist_ok=True)
     recipe = out / "worlds.yaml"
     settings = read_recipe("smoke") | {"env": env}  # a base would add to a group
     recipe.write_text(json.dumps(settings), encoding="utf-8")
-    few = ["tracking=[]", "evaluation.tasks=3", "evaluation.selection_tasks=2", f"out={out}"]
-    return train_from_recipe(str(recipe), [*few, *more], quiet=True)
+    return train_from_recipe(str(recipe), [*FEW, f"out={out}", *more], quiet=True)
 
 
 def test_one_environment_is_a_list_of_length_one(tmp_path: Path) -> None:
@@ -225,11 +182,8 @@ def test_one_environment_is_a_list_of_length_one(tmp_path: Path) -> None:
     group = {key: value for key, value in LAKE.items() if key != "name"}
     splits = ["evaluation.split=test", "evaluation.selection_split=valid"]
     single = _train(tmp_path / "group", group, *short, *splits)
-    weights = [
-        (run / "checkpoints/latest/model/model.safetensors").read_bytes()
-        for run in (listed, single)
-    ]
-    assert weights[0] == weights[1]
+    weights = "checkpoints/latest/model/model.safetensors"
+    assert (listed / weights).read_bytes() == (single / weights).read_bytes()
     (of_list,), (of_group,) = measured(listed), measured(single)
     assert {k: v for k, v in of_list.items() if "/" not in k} == of_group
     assert of_list["success_rate/lake"] == of_group["success_rate"]
@@ -241,9 +195,7 @@ def test_a_run_of_two_environments_shows_each(tmp_path: Path) -> None:
     first = measured(run)[0]
     assert {"reward_mean/lake", "reward_mean/sokoban", "lambda_mean/lake"} <= set(first)
     played = list(read_jsonl(run / "rollouts" / "000001.jsonl"))
-    sizes = {(e.env_id, e.group): 0 for e in played}
-    for episode in played:
-        sizes[episode.env_id, episode.group] += 1
+    sizes = Counter((e.env_id, e.group) for e in played)
     assert {(name, n) for (name, _), n in sizes.items()} == {(LAKE["id"], 2), (SOKOBAN["id"], 2)}
     assert {e.context_mode for e in played if e.env_id == SOKOBAN["id"]} == {"conversation"}
     rows = [row.label for row in result_rows(load_run(run))]
@@ -257,21 +209,13 @@ def test_a_run_of_two_environments_shows_each(tmp_path: Path) -> None:
 
 
 def test_an_environment_without_a_group_to_learn_from_weighs_no_more_for_it() -> None:
-    """Dynamic sampling replaces groups; where it finds none to replace them with, it adds none either."""
+    """Dynamic sampling that finds nothing to replace a group with adds nothing either."""
     first_move = {"kwargs": {"max_steps": 1, "num_tasks": 8}, "invalid_penalty": 0.0}
+    # nobody is across the lake by one step
+    worlds = [LAKE | first_move, {"name": "boxes", "id": SOKOBAN["id"], **first_move}]
+    rollout = {"groups": 4, "group_size": 2, "max_response_tokens": 2}
     settings = Settings.read(
-        {
-            "env": [
-                {
-                    "name": "lake",
-                    "id": "paw_gym/ToyText-v0",
-                    **first_move,
-                },  # nobody is across by one step
-                {"name": "boxes", "id": "paw_gym/Sokoban-v0", **first_move},
-            ],
-            "algorithm": {"dynamic_sampling": 2},
-            "rollout": {"groups": 4, "group_size": 2, "max_response_tokens": 2},
-        }
+        {"env": worlds, "algorithm": {"dynamic_sampling": 2}, "rollout": rollout}
     )
     sampled, kept = TrainingEnvironments(settings).sample(
         hostile.tiny_policy(), 0, torch.Generator().manual_seed(0), lambda running, all_: None
@@ -280,23 +224,20 @@ def test_an_environment_without_a_group_to_learn_from_weighs_no_more_for_it() ->
     assert Counter(t.environment for t in kept) == {"lake": 4, "boxes": 4}
 
 
-def test_the_tasks_of_an_environment_do_not_depend_on_the_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_tasks_of_an_environment_do_not_depend_on_the_others() -> None:
+    def drawn(pool: EnvPool) -> list[str]:
+        return [slot.episode.episode_id for slot in pool.reset()]
+
     settings = load_settings("smoke", _settings("rollout.groups=4"))
     heavier = load_settings("smoke", _settings("rollout.groups=4", "env.sokoban.weight=1.0001"))
     first, second = TrainingEnvironments(settings), TrainingEnvironments(heavier)
     for environments in (first, second):
         for pool in environments.pools:
             pool.groups = 2
-    drawn = [[_drawn(pool) for pool in environments.pools] for environments in (first, second)]
-    assert drawn[0] == drawn[1]
-    assert drawn[0][0] != drawn[0][1]
+    own = [drawn(pool) for pool in first.pools]
+    assert own == [drawn(pool) for pool in second.pools]
+    assert own[0] != own[1]
     saved = first.state_dict()
-    following = [_drawn(pool) for pool in first.pools]
+    following = [drawn(pool) for pool in first.pools]
     first.load_state_dict(saved)
-    assert [_drawn(pool) for pool in first.pools] == following
-
-
-def _drawn(pool: EnvPool) -> list[str]:
-    return [slot.episode.episode_id for slot in pool.reset()]
+    assert [drawn(pool) for pool in first.pools] == following

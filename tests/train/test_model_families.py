@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import hostile
 import pytest
 import torch
+import transformers
+from rows import token_row
 from small_policies import passes_of
 
-transformers = pytest.importorskip("transformers")
-
-import hostile  # noqa: E402
-from rows import token_row  # noqa: E402
-
-from paw_train.policies.local.decoder import BatchDecoder, open_decoder  # noqa: E402
-from paw_train.policies.local.fallback import PlainDecoder  # noqa: E402
-from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
-from paw_train.rollouts.policy import Request, Sampling  # noqa: E402
-from paw_train.rollouts.scoring import collate  # noqa: E402
+from paw_train.policies.local.decoder import BatchDecoder, open_decoder
+from paw_train.policies.local.fallback import PlainDecoder
+from paw_train.policies.local.policy import LocalPolicy
+from paw_train.rollouts.policy import Request, Sampling
+from paw_train.rollouts.scoring import collate
 
 TOKENIZER = hostile.byte_tokenizer()
 SHAPE = {
@@ -34,14 +32,14 @@ JOINING = (
 PADDED = ("Mistral", "Qwen2", "Gemma2", "StableLm", "Falcon", "Nemotron")
 """families with sliding windows or attention of their own"""
 APART = ("Mamba", "Mamba2", "Qwen3_5", "GPTNeo", "Bloom")
-"""families with recurrent or convolutional layers, or attention by cache column: decoded without padding"""
+"""families with recurrent layers, or attention by cache column: decoded without padding"""
 OWN: dict[str, dict[str, Any]] = {
     "Mistral": {"sliding_window": 6},
     "Qwen2": {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1},
     "Starcoder2": {"sliding_window": None},
-    "Mamba2": {"head_dim": 8, "num_heads": 8, "n_groups": 1, "expand": 2},
-    "Lfm2": {"layer_types": ["conv", "full_attention"]},
-    "GPTNeo": {"num_heads": 4, "attention_types": [[["global", "local"], 1]], "window_size": 8},
+    "Mamba": {"state_size": 4},
+    "Mamba2": {"state_size": 4, "head_dim": 8, "num_heads": 8, "n_groups": 1, "expand": 2},
+    "GPTNeo": {"num_layers": 2, "attention_types": [[["global", "local"], 1]], "window_size": 8},
     "DeepseekV2": {
         "num_key_value_heads": 4, "q_lora_rank": None, "kv_lora_rank": 16, "qk_rope_head_dim": 8,
         "qk_nope_head_dim": 8, "v_head_dim": 12, "first_k_dense_replace": 2, "n_routed_experts": 4,
@@ -55,23 +53,10 @@ OWN: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def _model(family: str) -> Any:
-    text = "TextConfig" if family == "Qwen3_5" else "Config"
+def _model(family: str, **settings: Any) -> Any:
     own = {"head_dim": 8} if family in ("Qwen3", "Gemma", "Gemma2", "Glm") else OWN.get(family, {})
-    if family.startswith("Mamba"):
-        names = ("vocab_size", "hidden_size", "num_hidden_layers")
-        own = {"state_size": 4, **own, **{name: SHAPE[name] for name in names}}
-        config = getattr(transformers, f"{family}{text}")(**own)
-    elif family == "GPTNeo":
-        config = transformers.GPTNeoConfig(
-            vocab_size=SHAPE["vocab_size"], hidden_size=32, num_layers=2, **own
-        )
-    elif family == "Bloom":
-        config = transformers.BloomConfig(
-            vocab_size=SHAPE["vocab_size"], hidden_size=32, n_layer=2, n_head=4
-        )
-    else:
-        config = getattr(transformers, f"{family}{text}")(**{**SHAPE, **own})
+    text = "TextConfig" if family == "Qwen3_5" else "Config"
+    config = getattr(transformers, family + text)(**SHAPE | own | settings)
     torch.manual_seed(0)
     head = "LMHeadModel" if family == "GPT2" else "ForCausalLM"
     model = getattr(transformers, family + head)(config)
@@ -82,9 +67,9 @@ def _model(family: str) -> Any:
 
 
 @pytest.fixture(scope="module", params=[*JOINING, *PADDED, *APART])
-def policy(request: pytest.FixtureRequest) -> tuple[str, LocalPolicy]:
+def policy(request: pytest.FixtureRequest) -> LocalPolicy:
     with torch.random.fork_rng(devices=[]):
-        return request.param, LocalPolicy(_model(request.param), TOKENIZER)
+        return LocalPolicy(_model(request.param), TOKENIZER)
 
 
 def _ids(count: int, seed: int) -> list[int]:
@@ -97,43 +82,40 @@ def _alone(model: Any, ids: Sequence[int]) -> Any:
         return model(input_ids=torch.tensor([list(ids)])).logits[0, -1].float()
 
 
-def test_scores_and_gradients_of_a_batch_are_those_of_each_row(
-    policy: tuple[str, LocalPolicy],
-) -> None:
-    _, local = policy
+def test_scores_and_gradients_of_a_batch_are_those_of_each_row(policy: LocalPolicy) -> None:
     rows = [
         token_row(_ids(size, size), ((2, 4), (5, size)), logprob=0.0).numbered(i)
         for i, size in enumerate((9, 30, 14))
     ]
 
     def learned(batches: Sequence[Any]) -> tuple[Any, Any]:
-        local.model.zero_grad()
+        policy.model.zero_grad()
         found: dict[int, Any] = {}
         for batch in batches:
-            scores = local.logprobs(batch)
+            scores = policy.logprobs(batch)
             scores.sum().backward()
             for own, used, turn in zip(scores, batch.scored, batch.turn, strict=True):
                 found[int(turn.max())] = own[used]
-        gradient = [p.grad.flatten() for p in local.model.parameters() if p.grad is not None]
+        gradient = [p.grad.flatten() for p in policy.model.parameters() if p.grad is not None]
         return torch.cat([found[i] for i in sorted(found)]).detach(), torch.cat(gradient)
 
-    scores, gradient = learned([collate(rows, local.pad_id)])
-    expected, gradients = learned([collate([row], local.pad_id) for row in rows])
+    scores, gradient = learned([collate(rows, policy.pad_id)])
+    expected, gradients = learned([collate([row], policy.pad_id) for row in rows])
     assert torch.allclose(scores, expected, atol=1e-5)
     assert torch.allclose(gradient, gradients, rtol=1e-4, atol=1e-4)
 
 
-def test_dialogues_of_unequal_turns_decode_as_alone(policy: tuple[str, LocalPolicy]) -> None:
-    family, local = policy
+def test_dialogues_of_unequal_turns_decode_as_alone(policy: LocalPolicy) -> None:
     rows: list[list[int]] = [[], [], []]
-    decoder = open_decoder(local.model, len(rows))
-    assert isinstance(decoder, PlainDecoder if family in APART else BatchDecoder)
+    decoder = open_decoder(policy.model, len(rows))
+    apart = type(policy.model).__name__.removesuffix("ForCausalLM") in APART
+    assert isinstance(decoder, PlainDecoder if apart else BatchDecoder)
 
     def feed(*sizes: int, seed: int = 0) -> None:
         chunks = {row: _ids(size, seed + size) for row, size in enumerate(sizes) if size}
         for row, chunk in chunks.items():
             rows[row] = rows[row] + chunk
-        expected = torch.stack([_alone(local.model, rows[row]) for row in chunks])
+        expected = torch.stack([_alone(policy.model, rows[row]) for row in chunks])
         assert torch.allclose(decoder.feed(chunks), expected, atol=1e-4)
 
     feed(7, 21, 12)
@@ -145,10 +127,9 @@ def test_dialogues_of_unequal_turns_decode_as_alone(policy: tuple[str, LocalPoli
     feed(3, 2, 3, seed=7)
 
 
-def test_a_dialogue_that_goes_back_is_answered_as_anew(policy: tuple[str, LocalPolicy]) -> None:
-    _, local = policy
+def test_a_dialogue_that_goes_back_is_answered_as_anew(policy: LocalPolicy) -> None:
     sampling = Sampling(temperature=0.0, max_tokens=4, stop=())
-    session = local.session(sampling, True)
+    session = policy.session(sampling, True)
     contexts = {name: _ids(size, 50 + size) for name, size in (("a", 7), ("b", 21), ("c", 12))}
     shortened = {
         1: {"b": lambda ids: ids[:5] + ids[11:]},  # forgets what came after its beginning
@@ -162,7 +143,7 @@ def test_a_dialogue_that_goes_back_is_answered_as_anew(policy: tuple[str, LocalP
         if turn == 3:
             del contexts["b"]
         asked = [Request(name, 1, [], ids) for name, ids in contexts.items()]
-        kept, anew = session.respond(asked), local.session(sampling, False).respond(asked)
+        kept, anew = session.respond(asked), policy.session(sampling, False).respond(asked)
         assert [r.ids for r in kept] == [r.ids for r in anew], turn
         for one, other in zip(kept, anew, strict=True):
             assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4), turn
@@ -187,15 +168,8 @@ def test_what_a_dialogue_still_has_in_common_is_not_read_again(monkeypatch: Any)
     assert asked(a=long[:20] + long[27:], b=[*other, 5]) == 13 + 1
     assert asked(a=_ids(25, 3)) == 25, "it begins anew, and the other keeps what it has"
     assert asked(a=[*_ids(25, 3), 7], b=[*other, 5, 6, 7]) == 1 + 2
-
-
-def test_a_dialogue_without_tokens_is_refused() -> None:
-    session = LocalPolicy(_model("Llama"), TOKENIZER).session(
-        Sampling(temperature=0.0, max_tokens=1), True
-    )
-    session.respond([Request("a", 1, [], [5, 6])])
     with pytest.raises(ValueError, match="has no tokens"):
-        session.respond([Request("a", 1, [], [])])
+        asked(a=[])
 
 
 @pytest.mark.parametrize("family", ["Llama", "Qwen2", "Mistral", "GPT2", "DeepseekV2"])
@@ -227,10 +201,7 @@ def test_attention_by_two_products_suits_every_kind(
 
 def test_padding_stays_within_the_positions_of_a_model() -> None:
     """A long sequence gets little and a short one much, near the last position there is."""
-    config = transformers.GPT2Config(**SHAPE, n_embd=32, n_layer=2, n_head=4, n_positions=64)
-    config._attn_implementation = "eager"
-    torch.manual_seed(0)
-    model = transformers.GPT2LMHeadModel(config).double().eval()
+    model = _model("GPT2", n_positions=64, attn_implementation="eager")
     rows = {0: _ids(50, 1), 1: _ids(10, 2)}
     decoder = open_decoder(model, 2)
     decoder.feed(rows)
@@ -243,24 +214,11 @@ def test_padding_stays_within_the_positions_of_a_model() -> None:
     assert torch.allclose(logits[0], _alone(model, [*rows[1], 7]), atol=1e-4)
 
 
-def test_a_model_that_takes_no_cache_is_refused() -> None:
-    class Inner(torch.nn.Linear):
-        def forward(self, input_ids: Any) -> Any:
-            return input_ids
-
-    class Model(torch.nn.Module):
-        config = transformers.MambaConfig(num_hidden_layers=1)
-        _is_stateful = True
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = Inner(2, 2)
-
-        def get_decoder(self) -> Any:
-            return self.inner
-
+def test_a_model_that_takes_no_cache_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = _model("Mamba")
+    monkeypatch.setattr(model.get_decoder(), "forward", lambda input_ids: input_ids)
     with pytest.raises(ValueError, match="takes its cache under none of"):
-        open_decoder(Model(), 1)
+        open_decoder(model, 1)
 
 
 def test_a_model_that_keeps_its_state_in_itself_is_refused() -> None:

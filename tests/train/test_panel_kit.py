@@ -1,18 +1,16 @@
-"""``paw panel export`` and ``paw replay --panel``: a fork's loader plays the same tasks everywhere."""
+"""``paw panel export`` and ``paw replay --panel``: every fork plays the same tasks."""
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from files import load
 
@@ -38,10 +36,31 @@ def kits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-class Entries:
+@pytest.mark.parametrize("workers", [1, 2, 8])
+def test_workers_play_each_task_once_and_in_order(kits: Path, workers: int) -> None:
+    panel = loader(kits / "alfworld")()
+    parts = [iter(panel.part(worker, workers)) for worker in range(workers)]
+    played = [panel.game(next(parts[i % workers])) for i in range(len(panel.tasks))]
+    assert played == [f"{kits}/alfworld/{task['id']}/game.tw-pddl" for task in panel.tasks]
+
+
+def test_real_games_are_found_by_their_hashes(alfworld_data: Path, tmp_path: Path) -> None:
+    data = f"env.kwargs.data_dir={alfworld_data}"
+    about = write_kit("alfworld/valid_seen", tmp_path / "kit", [data])
+    assert (about["panel"], about["tasks"]) == ("alfworld/valid_seen", 140)
+    panel = loader(tmp_path / "kit")(data=alfworld_data / "json_2.1.1")
+    assert len({panel.game(task) for task in panel.tasks}) == 140
+    assert str(alfworld_data) not in (tmp_path / "kit" / "panel.json").read_text()
+    changed = {**panel.tasks[0], "sha256": panel.tasks[1]["sha256"]}
+    with pytest.raises(ValueError, match="SHA-256"):
+        panel.game(changed)
+
+
+class Entries(ExitStack):
     """Entries of a folder, as ``os.scandir`` gives them."""
 
     def __init__(self, entries: list[Any]) -> None:
+        super().__init__()
         self.left = iter(entries)
 
     def __next__(self) -> Any:
@@ -49,12 +68,6 @@ class Entries:
 
     def __iter__(self) -> Any:
         return self.left
-
-    def __enter__(self) -> Any:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
 
 @contextmanager
@@ -71,59 +84,6 @@ def directories_in_order(order: int) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "scandir", shuffled)
         yield
-
-
-def walked(data: Path) -> list[str]:
-    """A fork's list of games: as ``os.walk`` finds them."""
-    return [f"{where}/game.tw-pddl" for where, _, names in os.walk(data) if "game.tw-pddl" in names]
-
-
-def cycle(games: list[str], seed: int) -> Iterator[str]:
-    """TextWorld's order of the games of one environment."""
-    rng, games = np.random.RandomState(seed), list(games)
-    while True:
-        rng.shuffle(games)
-        yield from list(games)
-
-
-def fork(data: Path, seed: int, workers: int, episodes: int) -> list[str]:
-    """The games of a fork's validation: worker i has the seed ``seed + i`` and a cycle of its own."""
-    streams = [cycle(walked(data), seed + worker) for worker in range(workers)]
-    return [next(streams[i % workers]) for i in range(episodes)]
-
-
-def with_kit(kit: Path, data: Path, workers: int) -> list[str]:
-    """The same with the kit: each worker has its part."""
-    panel = loader(kit)(data=data)
-    parts = [iter(panel.part(worker, workers)) for worker in range(workers)]
-    return [panel.game(next(parts[i % workers])) for i in range(len(panel.tasks))]
-
-
-def test_a_forks_tasks_are_equal_with_the_kit_alone(kits: Path) -> None:
-    kit = kits / "alfworld"
-    tasks = [task["id"] for task in loader(kit)().tasks]
-    own, fixed = {}, {}
-    for order, workers, seed in itertools.product((1, 2), (1, 2, 8), (0, 1)):
-        with directories_in_order(order):
-            own[order, workers, seed] = fork(kit, seed, workers, len(tasks))
-            fixed[order, workers, seed] = with_kit(kit, kit, workers)
-    assert {tuple(games) for games in fixed.values()} == {
-        tuple(f"{kit}/{task_id}/game.tw-pddl" for task_id in tasks)
-    }
-    assert len({tuple(games) for games in own.values()}) == len(own)
-    assert all(len(set(games)) < len(tasks) for (_, n, _), games in own.items() if n > 1)
-
-
-def test_real_games_are_found_by_their_hashes(alfworld_data: Path, tmp_path: Path) -> None:
-    data = f"env.kwargs.data_dir={alfworld_data}"
-    about = write_kit("alfworld/valid_seen", tmp_path / "kit", [data])
-    assert (about["panel"], about["tasks"]) == ("alfworld/valid_seen", 140)
-    panel = loader(tmp_path / "kit")(data=alfworld_data / "json_2.1.1")
-    assert len({panel.game(task) for task in panel.tasks}) == 140
-    assert str(alfworld_data) not in (tmp_path / "kit" / "panel.json").read_text()
-    changed = {**panel.tasks[0], "sha256": panel.tasks[1]["sha256"]}
-    with pytest.raises(ValueError, match="SHA-256"):
-        panel.game(changed)
 
 
 @pytest.mark.original
@@ -148,8 +108,6 @@ def test_the_originals_loader_is_of_this_form(alfworld_data: Path, tmp_path: Pat
             env.gamefiles = listed[order]
             env.seed(seed + worker)
             streams.append(env._gamefiles_iterator)
-        assert next(cycle(listed[order], seed)) == next(streams[0])
-        streams[0] = itertools.chain([next(cycle(listed[order], seed))], streams[0])
         return [next(streams[i % workers]) for i in range(140)]
 
     listed = {order: games(order) for order in (1, 2)}
@@ -187,10 +145,10 @@ def write(file: Path, rows: list[Row]) -> None:
 
 def test_trajectories_hold(kits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("alfworld", "webshop", "search"):
-        file, kit = tmp_path / f"{name}.jsonl", kits / name
-        write(file, played_by_the_expert(kit)[::-1])
+        file = tmp_path / f"{name}.jsonl"
+        write(file, played_by_the_expert(kits / name)[::-1])
         with pytest.raises(SystemExit) as end:
-            main(["replay", str(file), "--panel", str(kit)])
+            main(["replay", str(file), "--panel", str(kits / name)])
         text = capsys.readouterr().out
         assert not end.value.code, text
         assert f": {name}.jsonl, success 100.0 %" in text and "HOLDS: all" in text

@@ -135,9 +135,7 @@ def _library(played: SimpleNamespace, model: Any, s: Any) -> Any:
     from paw_train.settings.world_model import WorldModelSettings
 
     rows = []
-    for (
-        row
-    ) in played.rows:  # the same four numbers a token; only those with a role have a turn here
+    for row in played.rows:  # the same numbers a token; only those with a role have a turn here
         ids, role, logprob, turn = map(list, zip(*row, strict=True))
         turn = [t if r else -1 for t, r in zip(turn, role, strict=True)]
         rows.append(TokenRow(ids, role, turn, logprob))

@@ -1,4 +1,4 @@
-"""What happens before a run starts: another environment's settings, checks, and the claim of a folder."""
+"""Before a run starts: another environment's settings, checks, the claim of a folder."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class TestAnotherEnvironment:
         assert large.rollout.max_response_tokens == Settings().rollout.max_response_tokens
 
     def test_what_the_user_sets_stays(self) -> None:
-        changes = ["env.kwargs.max_steps=7", "evaluation.split=train", "env.template=generic"]
-        changes.append("model.scratch.tokenizer=pieces")
-        settings = load_settings("embedded", ["env.id=paw_gym/WebShop-v0", *changes])
+        changes = ["env.id=paw_gym/WebShop-v0", "env.kwargs.max_steps=7", "evaluation.split=train",
+                   "env.template=generic", "model.scratch.tokenizer=pieces"]  # fmt: skip
+        settings = load_settings("embedded", changes)
         assert settings.model.scratch.tokenizer == "pieces"
         assert settings.env.kwargs == {"max_steps": 7}
         assert (settings.evaluation.split, settings.env.template) == ("train", "generic")
@@ -50,7 +50,7 @@ class TestAnotherEnvironment:
 
 @pytest.mark.usefixtures("own_environments")
 class TestAWarmStartOnFewTasks:
-    """``paw train embedded env.id=OWN`` must not take the time that thousands of games are worth."""
+    """``paw train embedded env.id=OWN`` must not take what thousands of games are worth."""
 
     def settings(self, tasks: int, *overrides: str) -> tuple[Settings, list[str]]:
         env_id = f"test/{tasks}Tasks-v0"
@@ -77,9 +77,8 @@ class TestAWarmStartOnFewTasks:
         settings, _ = self.settings(3)
         assert (settings.cloning.episodes, settings.cloning.steps) == (48, 400)
         again: list[str] = []
-        assert checked_settings(settings, again.append) == settings and again == [], (
-            "a run that continues"
-        )
+        assert checked_settings(settings, again.append) == settings, "a run that continues"
+        assert again == []
 
     def test_is_as_the_user_wants_it(self) -> None:
         settings, reported = self.settings(3, "cloning.steps=700")
@@ -89,28 +88,29 @@ class TestAWarmStartOnFewTasks:
 
 
 class TestTheFolderOfARun:
-    def test_a_start_that_fails_does_not_block_the_corrected_one(self, tmp_path: Path) -> None:
-        where = [f"out={tmp_path}", "name=x", *TINY, "cloning.episodes=0"]
-        for wrong in ("model.path=nowhere", "model.device=gpu", "env.kwargs.variation=rael"):
-            with pytest.raises(ValueError):
-                train_from_recipe("smoke", [*where, wrong], quiet=True)
-            assert list(tmp_path.iterdir()) == []
-        assert train_from_recipe("smoke", where, quiet=True) == tmp_path / "x"
-
-    def test_a_task_that_has_no_room_is_found_before_the_warm_start(self, tmp_path: Path) -> None:
-        where = [f"out={tmp_path}", "name=x", *TINY, "rollout.max_response_tokens=24"]
-        with pytest.raises(ValueError, match=r"task alone takes \d+ tokens.*max_context_tokens"):
-            train_from_recipe("smoke", [*where, "rollout.max_context_tokens=30"], quiet=True)
+    @pytest.mark.parametrize(
+        ("wrong", "words"),
+        [
+            ("model.path=nowhere", "nowhere"),
+            ("model.device=gpu", "gpu"),
+            ("env.kwargs.variation=rael", "rael"),
+            # before the warm start, and in it
+            ("rollout.max_context_tokens=30", r"task alone takes \d+ tokens.*max_context_tokens"),
+            ("env.kwargs.max_steps=1", "solved none of the tasks"),
+        ],
+    )
+    def test_is_not_left_by_a_start_that_fails(
+        self, tmp_path: Path, wrong: str, words: str
+    ) -> None:
+        where = [f"out={tmp_path}", *TINY, "rollout.max_response_tokens=24"]
+        with pytest.raises(ValueError, match=words):
+            train_from_recipe("smoke", [*where, wrong], quiet=True)
         assert list(tmp_path.iterdir()) == []
 
-    def test_nor_does_one_that_fails_before_it_leaves_anything(self, tmp_path: Path) -> None:
-        where = [f"out={tmp_path}", "name=x", *TINY]
-        with pytest.raises(ValueError, match="solved none of the tasks"):
-            train_from_recipe("smoke", [*where, "env.kwargs.max_steps=1"], quiet=True)
-        assert list(tmp_path.iterdir()) == []
-
-    def test_starting_over_deletes_nothing_until_it_starts(self, tmp_path: Path) -> None:
+    def test_loses_nothing_until_a_fresh_start_succeeds(self, tmp_path: Path) -> None:
         where = [f"out={tmp_path}", "name=x", *TINY, "cloning.episodes=0"]
+        with pytest.raises(ValueError, match="nowhere"):
+            train_from_recipe("smoke", [*where, "model.path=nowhere"], quiet=True)
         folder = train_from_recipe("smoke", where, quiet=True)
         before = sorted(path.name for path in folder.iterdir())
         with pytest.raises(ValueError, match="nowhere"):
@@ -119,7 +119,7 @@ class TestTheFolderOfARun:
         (folder / "of the earlier run").touch()
         train_from_recipe("smoke", [*where, "seed=1"], fresh=True, quiet=True)
         assert sorted(path.name for path in folder.iterdir()) == before
-        assert [path.name for path in tmp_path.iterdir()] == ["x"]
+        assert list(tmp_path.iterdir()) == [folder]
 
 
 @pytest.mark.parametrize(
