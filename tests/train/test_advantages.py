@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from paw_train.algorithms import gae, gigpo, grpo, reinforce_pp, rloo
 from paw_train.algorithms.gigpo import cluster_anchors, is_similar
-from paw_train.algorithms.group_statistics import EPS, standardize
+from paw_train.algorithms.group_statistics import EPS
 
 fast = settings(max_examples=40, deadline=None)
 returns_and_groups = st.lists(
@@ -62,12 +62,6 @@ def rollouts(draw):
 
 
 class TestGRPO:
-    def test_by_hand(self):
-        # Group a: mean 5, sample deviation sqrt(50); group b: mean 2, deviation 1.
-        got = grpo([10.0, 0.0, 1.0, 2.0, 3.0], ["a", "a", "b", "b", "b"])
-        root = 5 / (50**0.5 + 1e-6)
-        assert got.tolist() == pytest.approx([root, -root, -1 / (1 + 1e-6), 0, 1 / (1 + 1e-6)])
-
     def test_eps_is_added_to_the_deviation_not_under_its_root(self):
         tiny = torch.tensor([0.0, 2e-6], dtype=torch.float64)
         deviation = 2e-6 / 2**0.5
@@ -82,23 +76,11 @@ class TestGRPO:
         np.testing.assert_allclose(got.numpy(), expected, atol=1e-6, rtol=1e-6)
 
     @fast
-    @given(returns_and_groups, st.randoms(use_true_random=False))
-    def test_follows_a_permutation_of_the_episodes(self, rows, random):
-        order = list(range(len(rows)))
-        random.shuffle(order)
-        direct = grpo([r for r, _ in rows], [g for _, g in rows])
-        shuffled = grpo([rows[i][0] for i in order], [rows[i][1] for i in order])
-        torch.testing.assert_close(shuffled, direct[order], atol=1e-5, rtol=1e-5)
-
-    @fast
     @given(st.floats(-1e3, 1e3), st.integers(1, 9))
     @example(0.1, 3)  # in float64 (0.1 + 0.1 + 0.1) / 3 is not 0.1
     def test_equal_returns_give_exactly_zero(self, value, size):
         returns = torch.full((size,), value, dtype=torch.float64)
         assert grpo(returns, [7] * size).tolist() == [0.0] * size
-
-    def test_a_group_of_one_gets_zero(self):
-        assert grpo([10.0, 3.0], [0, 1]).tolist() == [0.0, 0.0]
 
     def test_keeps_dtype_and_accepts_numpy(self):
         assert grpo(torch.tensor([1.0, 2.0], dtype=torch.float64), [0, 0]).dtype == torch.float64
@@ -140,13 +122,6 @@ class TestReinforcePP:
 
 
 class TestGiGPO:
-    def test_by_hand(self):
-        # Two episodes of one task. Both start in "hall"; the second meets "desk" alone.
-        anchors = ["hall", "desk", "hall"]
-        got = gigpo([0.0, 10.0, -0.1], ["x", "x", "y"], [0, 1, 0], [0] * 3, anchors, gamma=0.5)
-        unit = 1 / 2**0.5  # two values a and b standardise to +-1/sqrt(2), whatever they are
-        assert got.tolist() == pytest.approx([2 * unit, unit, -2 * unit], rel=1e-5)
-
     @fast
     @given(rollouts(), st.booleans(), st.sampled_from([0.0, 0.5, 1.0]))
     def test_equals_the_plain_loop(self, columns, normalize, omega):
@@ -157,35 +132,12 @@ class TestGiGPO:
         np.testing.assert_allclose(got.numpy(), expected, atol=1e-6)
 
     @fast
-    @given(rollouts(), st.randoms(use_true_random=False))
-    def test_follows_a_permutation_of_the_rows(self, columns, random):
-        order = list(range(len(columns[0])))
-        random.shuffle(order)
-        shuffled = gigpo(*([column[i] for i in order] for column in columns))
-        torch.testing.assert_close(shuffled, gigpo(*columns)[order], atol=1e-5, rtol=1e-5)
-
-    @fast
-    @given(rollouts())
-    def test_without_shared_states_it_is_grpo(self, columns):
-        columns[4] = [f"state {i}" for i in range(len(columns[0]))]
-        torch.testing.assert_close(gigpo(*columns), gigpo(*columns, omega=0.0))
-
-    @fast
     @given(rollouts())
     def test_similarity_of_one_is_equality(self, columns):
         torch.testing.assert_close(gigpo(*columns, similarity=1.0), gigpo(*columns))
 
-    def test_statistics_count_episodes_not_steps(self):
-        # A long failure and a short success: weighted by steps the mean would not be 5.
-        got = gigpo(
-            [0, 0, 0, 10], [0, 0, 0, 1], [0, 1, 2, 0], [0] * 4, list("abcd"), normalize=False
-        )
-        assert got.tolist() == [-5, -5, -5, 5]
-
-    def test_one_anchor_is_not_shared_between_groups(self):
-        got = gigpo([1.0, 5.0], [0, 1], [0, 0], ["g", "h"], ["same", "same"])
-        assert got.tolist() == [0.0, 0.0]
-        # nor is the only episode of a group compared with itself, of which one step was charged
+    def test_the_only_episode_of_a_group_is_not_compared_with_itself(self):
+        # also where one of its steps was charged
         alone = gigpo([0.5, 1.0], [0, 0], [0, 1], [0, 0], ["a", "b"], penalties=[-0.5, 0.0])
         assert alone.tolist() == [0.0, 0.0]
 
@@ -239,10 +191,6 @@ class TestAnchors:
         assert cluster_anchors(["x" + page, page], 0.9, autojunk=True) == [0, 1]
         assert cluster_anchors(["x" + page, page], 0.9) == [0, 0]
 
-    def test_clusters_are_numbered_by_first_appearance(self):
-        assert cluster_anchors(["b", "a", "b"]) == [0, 1, 0]
-        assert cluster_anchors(["room 10", "room 11", "shop"], similarity=0.8) == [0, 0, 1]
-
 
 class TestGAE:
     rewards, values = [0.0, 1.0, 2.0], [0.5, 0.25, 1.0]
@@ -254,14 +202,6 @@ class TestGAE:
         first = (0.5 * 0.25 - 0.5) + 0.25 * second
         assert advantages.tolist() == pytest.approx([first, second, 1.0])
         assert targets.tolist() == pytest.approx([first + 0.5, 1.0, 2.0])
-
-    def test_lambda_one_is_the_discounted_return_minus_the_value(self):
-        advantages, targets = gae(self.rewards, self.values, [0, 0, 1], gamma=0.9, lam=1.0)
-        to_go = [0.9 * (1 + 0.9 * 2), 1 + 0.9 * 2, 2.0]
-        assert targets.tolist() == pytest.approx(to_go)
-        assert advantages.tolist() == pytest.approx(
-            [g - v for g, v in zip(to_go, self.values, strict=True)]
-        )
 
     def test_a_truncated_episode_is_bootstrapped_at_its_end_only(self):
         plain, _ = gae(self.rewards, self.values, [0, 1, 1], gamma=0.5, lam=0.0)
@@ -280,9 +220,3 @@ class TestGAE:
     def test_errors_name_the_argument(self, change, message):
         with pytest.raises(ValueError, match=message):
             gae(**({"rewards": self.rewards, "values": self.values, "dones": [0, 1, 1]} | change))
-
-
-def test_values_are_standardized_over_all_of_them() -> None:
-    found = standardize([1.0, 2.0, 3.0])
-    assert found.tolist() == pytest.approx([-1 / (1 + EPS), 0.0, 1 / (1 + EPS)])
-    assert standardize([5.0]).tolist() == [0.0]

@@ -7,11 +7,10 @@ import random
 from typing import Any
 
 import pytest
+from trajectories import made_up
 
-from paw_gym.transition import Episode, Transition
 from paw_train.reporting.run.alarms import WINDOW, find_alarms
 from paw_train.reporting.terminal import RunDisplay
-from paw_train.rollouts.rollout import Trajectory
 from paw_train.training.outcomes import outcome_metrics
 
 Rows = list[dict[str, Any]]
@@ -160,22 +159,13 @@ def test_the_terminal_prints_an_alarm_once(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_groups_with_equal_returns_are_counted() -> None:
-    def played(group: int, reward: float, error: str | None = None) -> Trajectory:
-        episode = Episode("e", "t", f"t#{group}", "", "", group, "window", error=error)
-        episode.transitions.append(
-            Transition(
-                env_id="e", task_id="t", episode_id="t#0", step=0, observation="", prompt="",
-                response="", action="", reward=reward, next_observation="", terminated=True,
-                truncated=False, action_is_valid=True, info={},
-            )
-        )  # fmt: skip
-        return Trajectory(episode, [])
-
-    equal = [played(0, 1.0), played(0, 1.0), played(1, 0.0), played(1, 1.0)]
-    assert outcome_metrics(equal)["equal_groups"] == 0.5
+    played = made_up(False, [(0, 1, 1.0), (0, 1, 1.0), (1, 1, 0.0), (1, 1, 1.0), (0, 1, 5.0)])
+    broken = played[4]
+    assert outcome_metrics(played[:4])["equal_groups"] == 0.5
     # what failed is left out, and a group of one cannot differ
-    assert outcome_metrics([*equal[:2], played(0, 5.0, "broke")])["equal_groups"] == 1.0
-    assert "equal_groups" not in outcome_metrics([played(0, 1.0), played(1, 0.0)])
+    broken.episode.error = "broke"
+    assert outcome_metrics([*played[:2], broken])["equal_groups"] == 1.0
+    assert "equal_groups" not in outcome_metrics([played[0], played[2]])
 
 
 def test_validation_far_below_training_is_an_alarm_from_the_first_validation_on() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
 from collections.abc import Sequence
@@ -25,13 +24,12 @@ from paw_train.algorithms.estimator import (
     estimator,
     require_registered,
 )
-from paw_train.algorithms.experience import Signals, prepare
-from paw_train.algorithms.pool import collect, informative_groups
+from paw_train.algorithms.experience import Prepared, Signals, prepare
+from paw_train.algorithms.pool import collect
 from paw_train.algorithms.update import Updater
 from paw_train.losses.objective import ObjectiveSettings
 from paw_train.policies.local.policy import LocalPolicy
-from paw_train.rollouts.rows import transition_keys, trimmed
-from paw_train.rollouts.scoring import collate
+from paw_train.rollouts.rows import transition_keys
 from paw_train.rollouts.tokens import ACTION, CONTEXT, OBSERVATION
 from paw_train.settings import (
     AlgorithmSettings,
@@ -56,9 +54,25 @@ def _policy(seed: int = 0) -> LocalPolicy:
     return policy
 
 
+def _prepared(trajectories: list[Any], wm: WorldModelSettings = OFF, **algorithm: Any) -> Prepared:
+    return prepare(collect(trajectories), AlgorithmSettings(**algorithm), PLAIN, wm, 10.0)
+
+
 def _advantages(name: str, **settings: Any) -> Any:
-    algorithm = AlgorithmSettings(name=name, **{"normalize": True, **settings})
-    return prepare(collect(made_up(False)), algorithm, PLAIN, OFF, 10.0).advantages
+    return _prepared(made_up(False), name=name, **{"normalize": True, **settings}).advantages
+
+
+def _played(rewards: Sequence[float], penalties: Sequence[float]) -> list[Any]:
+    """The made-up episodes with other rewards, and a penalty beside each."""
+    trajectories = made_up(False)
+    given = zip(rewards, penalties, strict=True)
+    for trajectory in trajectories:
+        steps = trajectory.episode.transitions
+        steps[:] = [
+            replace(step, reward=reward + own, info={"penalty": own})
+            for step, (reward, own) in zip(steps, given, strict=False)
+        ]
+    return trajectories
 
 
 def test_episode_algorithms_reach_every_step() -> None:
@@ -82,53 +96,54 @@ def test_gigpo_refuses_transitions_without_their_observation() -> None:
     trajectories = made_up(False)
     steps = trajectories[1].episode.transitions
     steps[2] = replace(steps[2], observation=None)
-    pool = collect(trajectories)
     with pytest.raises(ValueError, match="step 2 of episode 'e1' was recorded without one"):
-        prepare(pool, AlgorithmSettings(name="gigpo"), PLAIN, OFF, 10.0)
-    prepare(pool, AlgorithmSettings(name="grpo"), PLAIN, OFF, 10.0)
+        _prepared(trajectories, name="gigpo")
+    _prepared(trajectories, name="grpo")
 
 
-def test_ppo_by_turn_and_by_token_is_gae_by_hand() -> None:
+@pytest.mark.parametrize("level", ["turn", "token"])
+@pytest.mark.parametrize("coef", [0.0, 0.5])
+def test_ppo_is_gae_by_hand_with_each_tokens_own_kl(level: str, coef: float) -> None:
     pool = collect(made_up(False))
     counts = pool.lengths.tolist()
-    values = torch.rand(sum(counts), generator=torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(0)
+    values, kl = torch.rand(2, sum(counts), generator=generator)
     starts = [sum(counts[:i]) for i in range(8)]
     gamma, lam = 0.9, 0.7
-    for level in ("turn", "token"):
-        algorithm = AlgorithmSettings(
-            name="ppo", level=level, gamma=gamma, lam=lam, normalize=False
-        )
-        prepared = prepare(pool, algorithm, PLAIN, OFF, 10.0, Signals(values=values))
-        width = [1] * 8 if level == "turn" else counts
-        targets = pool.at_actions([row.value_target for row in prepared.rows])
-        by_token = pool.at_actions([row.advantage for row in prepared.rows])
-        for episode in range(4):
-            cells = [(i, j) for i in range(8) if OWNERS[i] == episode for j in range(width[i])]
-            for k, (i, j) in enumerate(cells):
-                # lambda-return by its definition: a sum over all later errors
-                expected = 0.0
-                for n, (a, b) in enumerate(cells[k:]):
-                    reward = REWARDS[a] if b + 1 == width[a] else 0.0
-                    rest = cells[k + n + 1 :]
-                    after = values[starts[rest[0][0]] + rest[0][1]].item() if rest else 0.0
-                    delta = reward + gamma * after - values[starts[a] + b].item()
-                    expected += (gamma * lam) ** n * delta
-                place = starts[i] + j
-                got = prepared.advantages[i if level == "turn" else place]
-                assert got.item() == pytest.approx(expected, abs=1e-5)
-                assert by_token[place].item() == pytest.approx(expected, abs=1e-5)
-                wanted = expected + values[place].item()
-                assert targets[place].item() == pytest.approx(wanted, abs=1e-5)
+    algorithm = AlgorithmSettings(name="ppo", level=level, gamma=gamma, lam=lam, normalize=False)
+    objective = ObjectiveSettings(kl_coef=coef, kl_in="reward")
+    prepared = prepare(pool, algorithm, objective, OFF, 10.0, Signals(values=values, kl=kl))
+    width = [1] * 8 if level == "turn" else counts
+    targets = pool.at_actions([row.value_target for row in prepared.rows])
+    by_token = pool.at_actions([row.advantage for row in prepared.rows])
+
+    def reward(i: int, j: int) -> float:
+        own = kl[starts[i] :][: counts[i]] if level == "turn" else kl[starts[i] + j]
+        return (REWARDS[i] if j + 1 == width[i] else 0.0) - coef * own.sum().item()
+
+    for episode in range(4):
+        cells = [(i, j) for i in range(8) if OWNERS[i] == episode for j in range(width[i])]
+        for k, (i, j) in enumerate(cells):
+            # lambda-return by its definition: a sum over all later errors
+            expected = 0.0
+            for n, (a, b) in enumerate(cells[k:]):
+                rest = cells[k + n + 1 :]
+                after = values[starts[rest[0][0]] + rest[0][1]].item() if rest else 0.0
+                delta = reward(a, b) + gamma * after - values[starts[a] + b].item()
+                expected += (gamma * lam) ** n * delta
+            place = starts[i] + j
+            got = prepared.advantages[i if level == "turn" else place]
+            assert got.item() == pytest.approx(expected, abs=1e-5)
+            assert by_token[place].item() == pytest.approx(expected, abs=1e-5)
+            wanted = expected + values[place].item()
+            assert targets[place].item() == pytest.approx(wanted, abs=1e-5)
 
 
 def test_ppo_whitens_over_the_update_and_weighs_every_episode_as_its_own_group() -> None:
     pool = collect(made_up(True))
     values = torch.zeros(int(pool.lengths.sum()))
-    objective = ObjectiveSettings(kl_coef=0.0)
-    world_model = WorldModelSettings(alpha=1.0)
-    experience = prepare(
-        pool, AlgorithmSettings(name="ppo"), objective, world_model, 10.0, Signals(values=values)
-    )
+    ppo, world_model = AlgorithmSettings(name="ppo"), WorldModelSettings(alpha=1.0)
+    experience = prepare(pool, ppo, PLAIN, world_model, 10.0, Signals(values=values))
     assert experience.advantages.mean().abs() < 1e-6
     assert experience.advantages.std() == pytest.approx(1.0, abs=1e-4)  # n - 1, as everywhere
     # lambda is 0 for the two episodes that won and 1 for the others; |G| = 4 groups of one episode
@@ -151,70 +166,24 @@ def test_kl_in_the_reward_moves_advantages_but_not_lambda() -> None:
         prepare(pool, AlgorithmSettings(), objective, PAW, 10.0)
 
 
-def test_at_token_level_each_tokens_kl_comes_off_its_own_reward() -> None:
-    pool = collect(made_up(True))
-    generator = torch.Generator().manual_seed(0)
-    kl = torch.rand(len(pool.turn), generator=generator)
-    objective = ObjectiveSettings(kl_coef=0.5, kl_in="reward")
-    algorithm = AlgorithmSettings(name="ppo", level="token", normalize=False)
-    signals = Signals(values=torch.zeros(len(kl)), kl=kl)
-    got = prepare(pool, algorithm, objective, PAW, 10.0, signals).advantages
-    owner = torch.tensor(OWNERS)[pool.turn]
-    for place in range(len(kl)):
-        # with gamma = lambda = 1 and no values: all that is still to come in the episode
-        later = (owner == owner[place]) & (torch.arange(len(kl)) >= place)
-        to_come = RETURNS[owner[place]] - 0.5 * kl[later].sum().item()
-        assert got[place].item() == pytest.approx(to_come, abs=1e-5)
-
-
-def test_statistics_over_steps_count_an_episode_once_for_each_step() -> None:
-    # GiGPO's published code takes a group's mean and deviation over the rows of its steps
-    returns = torch.tensor(RETURNS)[OWNERS].double()
-    expected = torch.zeros(8)
-    for rows in (range(4), range(4, 8)):
-        own = returns[list(rows)]
-        expected[list(rows)] = ((own - own.mean()) / (own.std() + 1e-6)).float()
-    assert torch.allclose(_advantages("grpo", statistics="step"), expected)
-    assert not torch.allclose(_advantages("grpo"), expected)
-    added = [
-        _advantages("gigpo", statistics=s) - _advantages("grpo", statistics=s)
-        for s in ("step", "episode")
-    ]
-    assert torch.allclose(*added)  # the advantage among equal states
-
-
 PENALTIES = [0.0, -0.5, 0.0, 0.0, -0.5, -0.5, 0.0, -0.5]
 SCORES = [10.0, -0.5, 0.0, 0.0, -0.5, -0.5, 10.0, 9.5]
 """the return of each step's episode without penalties, and the step's own penalty"""
 
 
 def _penalised(name: str, penalty: str, **settings: Any) -> list[float]:
-    trajectories = made_up(False)
-    penalties = iter(PENALTIES)
-    for trajectory in trajectories:
-        steps = trajectory.episode.transitions
-        for i, step in enumerate(steps):
-            own = next(penalties)
-            info = {**step.info, "penalty": own}
-            steps[i] = replace(step, reward=step.reward + own, info=info)
-    algorithm = AlgorithmSettings(name=name, penalty=penalty, **{"normalize": True, **settings})
-    found = prepare(collect(trajectories), algorithm, PLAIN, OFF, 10.0).advantages
-    return [float(value) for value in found]
+    given = {"name": name, "penalty": penalty, "normalize": True, **settings}
+    found: list[float] = _prepared(_played(REWARDS, PENALTIES), **given).advantages.tolist()
+    return found
 
 
 @pytest.mark.parametrize("name", ["grpo", "gigpo"])
 def test_penalties_do_not_scale_up_a_group_in_which_nobody_succeeds(name: str) -> None:
-    def found(normalize: bool | str) -> Any:
-        trajectories = made_up(False)
-        for trajectory in trajectories[2:]:  # the second group: one refused action, and no success
-            steps = trajectory.episode.transitions
-            steps[:] = [replace(step, reward=0.0) for step in steps]
-        steps = trajectories[2].episode.transitions
-        steps[0] = replace(steps[0], reward=-0.1, info={**steps[0].info, "penalty": -0.1})
-        algorithm = AlgorithmSettings(name=name, normalize=normalize)
-        return prepare(collect(trajectories), algorithm, PLAIN, OFF, 10.0)
-
-    group, batch, plain = found(True), found("batch"), found(False)
+    # the second group: one refused action, and no success
+    played = _played([10.0] + [0.0] * 7, [0.0] * 4 + [-0.1] + [0.0] * 3)
+    group, batch, plain = (
+        _prepared(played, name=name, normalize=n) for n in (True, "batch", False)
+    )
     deviation = statistics.stdev([10.0, 0.0, 0.0, 0.0])  # of the returns without penalties
     assert torch.allclose(batch.advantages, plain.advantages / deviation)
     assert batch.advantages[4:].abs().max() <= 0.03 < 0.7 < group.advantages[4:].abs().max()
@@ -227,37 +196,20 @@ def test_penalties_do_not_scale_up_a_group_in_which_nobody_succeeds(name: str) -
 
 
 def test_an_update_without_a_success_is_not_divided() -> None:
-    trajectories = made_up(False)
-    for trajectory in trajectories:
-        steps = trajectory.episode.transitions
-        steps[:] = [replace(step, reward=0.0) for step in steps]
-    steps = trajectories[0].episode.transitions
-    steps[0] = replace(steps[0], reward=-0.1, info={"penalty": -0.1})
-    found = prepare(collect(trajectories), AlgorithmSettings(), PLAIN, OFF, 10.0)
+    found = _prepared(_played([0.0] * 8, [-0.1] + [0.0] * 7))
     assert found.advantages.tolist() == pytest.approx([-0.05] + [0.05] * 3 + [0.0] * 4)
     assert found.metrics["penalty_share"] == pytest.approx(1.0)
 
 
 def test_a_mean_over_rollouts_is_the_mean_of_the_means_over_their_tokens() -> None:
-    pool = collect(made_up(True))
-    echo = WorldModelSettings.preset("echo", average="rollout")
-    rows = prepare(pool, AlgorithmSettings(), PLAIN, echo, 10.0).rows
-    losses = torch.rand(
-        max(len(row.ids) for row in rows), generator=torch.Generator().manual_seed(0)
-    )
+    rows = _prepared(made_up(True), WorldModelSettings.preset("echo", average="rollout")).rows
+    losses = torch.rand(99, generator=torch.Generator().manual_seed(0))
     found, means = 0.0, []
     for row in rows:  # one dialogue an episode
         own = [i for i, role in enumerate(row.role) if role == OBSERVATION]
         found += sum(row.wm_weight[i] * float(losses[i]) for i in own)
         means.append(statistics.fmean(float(losses[i]) for i in own))
     assert found == pytest.approx(statistics.fmean(means), rel=1e-5)
-    by_transition = prepare(
-        pool, AlgorithmSettings(), PLAIN, echo.replace(average="transition"), 10.0
-    )
-    assert not torch.allclose(
-        by_transition.plan.weights,
-        prepare(pool, AlgorithmSettings(), PLAIN, echo, 10.0).plan.weights,
-    )
 
 
 def _of_group(rows: Sequence[int], counted: Sequence[float]) -> tuple[float, float]:
@@ -281,10 +233,11 @@ def test_a_penalty_can_be_charged_to_its_own_step_alone(statistics: str) -> None
     assert got != pytest.approx(_penalised("grpo", "episode", statistics=statistics))
 
 
-def test_gigpos_return_to_go_leaves_the_penalties_of_later_steps_out() -> None:
+@pytest.mark.parametrize("statistics", ["step", "episode"])
+def test_gigpos_return_to_go_leaves_the_penalties_of_later_steps_out(statistics: str) -> None:
     # the published code discounts the environment's rewards first, and then takes the penalty off
-    got = _penalised("gigpo", "step", normalize=False)
-    alone = _penalised("grpo", "step", normalize=False)
+    got = _penalised("gigpo", "step", normalize=False, statistics=statistics)
+    alone = _penalised("grpo", "step", normalize=False, statistics=statistics)
     to_go = [10.0, 0.0, 0.0, 0.0, 0.0, 0.0, 9.5, 10.0]
     owed = [value + own for value, own in zip(to_go, PENALTIES, strict=True)]
     anchors = [0, 0, 1, 0, 0, 1, 0, 1]  # in made_up, by turns
@@ -310,29 +263,15 @@ def test_where_nothing_was_invalid_it_does_not_matter_what_a_penalty_counts_for(
 @pytest.mark.parametrize("name", ["grpo", "rloo"])
 @pytest.mark.parametrize("normalize", [True, False])
 def test_an_episode_whose_group_failed_is_compared_with_none(name: str, normalize: bool) -> None:
-    trajectories = made_up(False)
+    trajectories = _played(REWARDS, [0.0, -0.5] + [0.0] * 6)
     trajectories[0].episode.error = "the environment broke"
-    steps = trajectories[1].episode.transitions
-    steps[0] = replace(steps[0], reward=-0.5, info={"penalty": -0.5})
-    algorithm = AlgorithmSettings(name=name, penalty="step", normalize=normalize)
-    found = prepare(collect(trajectories), algorithm, PLAIN, OFF, 10.0).advantages
+    found = _prepared(trajectories, name=name, penalty="step", normalize=normalize).advantages
     assert found[:3].tolist() == [0.0, 0.0, 0.0] and found[3:].abs().min() > 0
 
 
-def test_dynamic_sampling_needs_groups() -> None:
-    with pytest.raises(ValueError, match="there are no groups whose returns could be all equal"):
-        given = {"name": "ppo", "dynamic_sampling": 2}
-        require_registered(Settings.read({"algorithm": given, "rollout": {"group_size": 1}}))
-
-
-@pytest.mark.parametrize("name", ["ppo", "branch_grpo", "branch_rloo"])
-def test_estimators_that_do_not_read_penalties_refuse_to_charge_them_apart(name: str) -> None:
-    with pytest.raises(ValueError, match=f"algorithm.penalty is step, but {name}"):
-        require_registered(Settings(algorithm=AlgorithmSettings(name=name, penalty="step")))
-
-
-def test_the_kl_signal_is_the_log_ratio_of_each_token() -> None:
-    pool = collect(made_up(True))
+@pytest.mark.parametrize("conversation", [False, True])
+def test_the_kl_signal_is_the_log_ratio_of_each_token(conversation: bool) -> None:
+    pool = collect(made_up(conversation))
     objective = ObjectiveSettings(kl_coef=0.1, kl_in="reward")
     world_model = WorldModelSettings(entropy="full")
     policy, reference = _policy(), _policy(seed=1)
@@ -356,36 +295,21 @@ def test_the_kl_signal_is_the_log_ratio_of_each_token() -> None:
 
 
 @pytest.mark.parametrize("conversation", [False, True])
-def test_unsupervised_observations_cost_no_tokens_and_change_no_gradient(
-    conversation: bool,
-) -> None:
+def test_unsupervised_observations_cost_no_tokens(conversation: bool) -> None:
     def gradient(log: bool) -> tuple[Any, int]:
-        policy = _policy()
-        objective = ObjectiveSettings(kl_coef=0.0, log_observations=log)
-        world_model = WorldModelSettings(alpha=0.4)
-        experience = prepare(
-            collect(made_up(conversation)), AlgorithmSettings(), objective, world_model, 10.0
-        )
+        objective, wm = PLAIN.replace(log_observations=log), WorldModelSettings(alpha=0.4)
+        pool = collect(made_up(conversation))
+        rows = prepare(pool, AlgorithmSettings(), objective, wm, 10.0).rows
         settings = OptimizerSettings(lr=0.0, max_grad_norm=1e9)
-        updater = Updater(policy, None, settings, objective, world_model, 1.0, 1)
-        updater.step(experience.rows, 0, 0)
+        updater = Updater(_policy(), None, settings, objective, wm, 1.0, 1)
+        updater.step(rows, 0, 0)
         flat = torch.cat([p.grad.flatten() for p in updater.parameters])
-        return flat, sum(len(row.ids) for row in experience.rows)
+        return flat, sum(len(row.ids) for row in rows)
 
     whole, tokens = gradient(True)
     cut, fewer = gradient(False)
     assert torch.allclose(whole, cut, rtol=1e-6, atol=1e-9)
     assert fewer < tokens
-
-
-def test_trimmed_rows_end_with_the_last_token_in_use() -> None:
-    weights = [0.0] * 5 + [0.5] * 3 + [0.0] * 12
-    row = token_row(range(20), ((2, 4), (5, 8)), ((9, 12), (14, 18)), wm_weight=weights)
-    assert trimmed(row, keep_observations=True).ids == list(range(18))
-    first = trimmed(row)
-    assert first.ids == list(range(12)) and first.wm_weight == weights[:12]
-    assert parts(first, OBSERVATION) == [[5, 6, 7]]
-    assert parts(row, OBSERVATION) == [[5, 6, 7], [14, 15, 16, 17]]  # the pool's own rows stay
 
 
 @pytest.mark.parametrize("conversation", [False, True])
@@ -413,21 +337,14 @@ def test_looking_ahead_weighs_the_later_observations(conversation: bool) -> None
 
 
 def test_equal_transitions_share_a_key_and_others_do_not() -> None:
-    base = token_row([1, 2, 3, 4, 5, 6, 7, 8], ((1, 2), (3, 4)), ((5, 6), (7, 8)))
-    same_start = token_row([1, 2, 3, 4, 5, 9, 7, 8], ((1, 2), (3, 4)), ((5, 6), (7, 8)))
-    one_step = token_row([1, 2, 3, 4], ((1, 2), (3, 4)))
-    other_cut = token_row([1, 2, 3, 4], ((1, 3), (3, 4)))
-    keys = transition_keys([base, same_start, one_step, other_cut])
-    assert keys[0] == keys[2] == keys[4]
+    ids, turns = [1, 2, 3, 4, 5, 6, 7, 8], [((1, 2), (3, 4)), ((5, 6), (7, 8))]
+    whole = token_row(ids, *turns)
+    same_start = token_row([1, 2, 3, 4, 5, 9, 7, 8], *turns)
+    one_step, other_cut = token_row(ids[:4], turns[0]), token_row(ids[:4], ((1, 3), (3, 4)))
+    branch = token_row(ids, turns[1])  # what it shares with the whole is its context
+    keys = transition_keys([whole, same_start, one_step, other_cut, branch])
+    assert keys[0] == keys[2] == keys[4] and keys[1] == keys[6]
     assert len(set(keys)) == 4
-
-
-def test_a_branch_has_the_keys_of_the_dialogue_that_it_repeats() -> None:
-    ids = [1, 2, 3, 4, 5, 6, 7, 8]
-    whole = token_row(ids, ((1, 2), (3, 4)), ((5, 6), (7, 8)))
-    branch = token_row(ids, ((5, 6), (7, 8)))  # what it shares is its context
-    first, second, again = transition_keys([whole, branch])
-    assert second == again != first
 
 
 @pytest.mark.parametrize("conversation", [True, False])
@@ -456,47 +373,17 @@ def test_nothing_is_learned_from_a_complaint_from_further_back_either(conversati
 @pytest.mark.parametrize("dedup", ["once", "weighted"])
 def test_copies_count_once(dedup: str, average: str) -> None:
     """An update in which every episode of a group occurs twice weighs as the update without."""
-    single = made_up(True)
     double = [t for pair in zip(made_up(True), made_up(True), strict=True) for t in pair]
     wm = WorldModelSettings(alpha=1.0, adaptive=False, dedup=dedup, average=average)
-    objective = ObjectiveSettings(kl_coef=0.0)
-    plain = prepare(collect(single), AlgorithmSettings(), objective, wm, 10.0).plan.weights
-    pool = collect(double)
-    doubled = prepare(pool, AlgorithmSettings(), objective, wm, 10.0)
+    plain, doubled = _prepared(made_up(True), wm).plan.weights, _prepared(double, wm)
+    keys = transition_keys(collect(double).rows)
     per_original: dict[int, float] = {}
-    for key, weight in zip(transition_keys(pool.rows), doubled.plan.weights.tolist(), strict=True):
+    for key, weight in zip(keys, doubled.plan.weights.tolist(), strict=True):
         per_original[key] = per_original.get(key, 0.0) + weight
     assert list(per_original.values()) == pytest.approx(plain.tolist())
     assert doubled.metrics["unique_share"] == pytest.approx(0.5)
     zeros = sum(w == 0 for w in doubled.plan.weights.tolist())
     assert zeros == (len(plain) if dedup == "once" else 0)
-
-
-def test_collate_pads_on_the_right_and_scores_what_has_a_role_or_a_weight() -> None:
-    short = token_row([5, 6, 7], ((1, 3), (0, 0)), wm_weight=[0.0] * 3)
-    long = token_row(range(50, 56), ((2, 3), (3, 4)), wm_weight=[0.0] * 3 + [0.5, 0.0, 0.25])
-    batch = collate([short, long], 0)
-    assert batch.ids.tolist() == [[5, 6, 7, 0, 0, 0], list(range(50, 56))]
-    assert batch.attention_mask.sum(1).tolist() == [3, 6]
-    assert batch.turn.tolist() == [[-1, 0, 0, -1, -1, -1], [-1, -1, 0, 0, -1, -1]]
-    assert batch.scored[0].tolist() == [False, True, True, False, False, False]
-    assert batch.scored[1].tolist() == [False, False, True, True, False, True]
-    assert batch.share[0, 1:3].tolist() == [0.5, 0.5]
-    assert batch.share[1, 2:4].tolist() == [1.0, 1.0]
-    assert batch.logprob[0].tolist() == [0.0, -1.0, -1.0, 0.0, 0.0, 0.0]
-    assert batch.advantage is None
-
-
-@pytest.mark.parametrize("conversation", [False, True])
-def test_actions_are_scored_alike_without_observations(conversation: bool) -> None:
-    policy = _policy()
-    pool = collect(made_up(conversation))
-    batch = collate(pool.rows, policy.pad_id)
-    short = batch.actions_only()
-    assert short.ids.shape[1] == 1 + int(batch.action.any(0).nonzero().max()) < batch.ids.shape[1]
-    whole = torch.where(batch.action, policy.logprobs(batch, 0.7), 0.0)
-    scored = policy.logprobs(short, 0.7)
-    assert torch.allclose(scored, whole[:, : scored.shape[1]], atol=1e-12)
 
 
 # --- critic, dynamic sampling ----------------------------------------------------------------------
@@ -538,40 +425,38 @@ def test_critic_gradient_does_not_depend_on_the_cut() -> None:
     assert torch.allclose(gradient(1), gradient(10**6), rtol=1e-7, atol=1e-10)
 
 
-def test_informative_groups_are_those_with_unequal_returns() -> None:
-    trajectories = made_up(False)
-    assert informative_groups(trajectories) == {0, 1}
-    for t in itertools.chain(trajectories[:1]):
-        t.episode.transitions.clear()
-    assert informative_groups(trajectories) == {1}
-    trajectories[3].episode.error = "boom"
-    assert informative_groups(trajectories) == set()
-
-
 # --- what settings name ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["grpo", "gigpo", "rloo", "ppo", "reinforce_pp"])
-def test_group_algorithms_refuse_groups_of_one(name: str) -> None:
-    settings = Settings.read({"rollout": {"group_size": 1}, "algorithm": {"name": name}})
-    if name in ("ppo", "reinforce_pp"):
-        require_registered(settings)
-        return
-    with pytest.raises(ValueError, match=r"group_size is 1.*ppo"):
-        require_registered(settings)
+def test_what_an_algorithm_needs_is_asked_for() -> None:
+    def ask(name: str, size: int = 8, **algorithm: Any) -> None:
+        given = {"algorithm": {"name": name, **algorithm}, "rollout": {"group_size": size}}
+        require_registered(Settings.read(given))
+
+    for name in ("ppo", "reinforce_pp"):
+        ask(name, 1)
+    for name in ("grpo", "gigpo", "rloo"):
+        with pytest.raises(ValueError, match=r"group_size is 1.*ppo"):
+            ask(name, 1)
+    for name in ("ppo", "branch_grpo", "branch_rloo"):
+        with pytest.raises(ValueError, match=f"algorithm.penalty is step, but {name}"):
+            ask(name, penalty="step")
+    with pytest.raises(ValueError, match="there are no groups whose returns could be all equal"):
+        ask("ppo", 1, dynamic_sampling=2)
+
+
+Estimators = Registry[AdvantageEstimator]
 
 
 @pytest.fixture
-def own_estimators(monkeypatch: pytest.MonkeyPatch) -> Registry[AdvantageEstimator]:
+def estimators(monkeypatch: pytest.MonkeyPatch) -> Estimators:
     """The registry; what a test adds is gone after it."""
     monkeypatch.setattr(ADVANTAGES, "_loaded", dict(ADVANTAGES._loaded))
     return ADVANTAGES
 
 
-def test_an_estimator_reads_the_update_and_moves_advantages(
-    own_estimators: Registry[AdvantageEstimator],
-) -> None:
-    @own_estimators.register("late")
+def test_an_estimator_reads_the_update_and_moves_advantages(estimators: Estimators) -> None:
+    @estimators.register("late")
     @estimator(default_gamma=0.5)
     def late(update: UpdateView) -> Any:
         assert update.anchors[:2] == ["place 0", "place 0"] and update.critic is None
@@ -583,20 +468,17 @@ def test_an_estimator_reads_the_update_and_moves_advantages(
     assert torch.allclose(_advantages("late", gamma=1.0), expected)
 
 
-def test_an_estimator_with_a_critic_of_its_own(
-    own_estimators: Registry[AdvantageEstimator],
-) -> None:
-    @own_estimators.register("one_step")
+def test_an_estimator_with_a_critic_of_its_own(estimators: Estimators) -> None:
+    @estimators.register("one_step")
     @estimator(needs_critic=True)
     def one_step(update: UpdateView) -> Any:
         critic = update.critic
         assert critic is not None
         return critic.rewards - critic.values, critic.rewards
 
-    pool = collect(made_up(False))
-    algorithm = AlgorithmSettings(name="one_step")
     with pytest.raises(ValueError, match="the signal 'values'"):
-        prepare(pool, algorithm, PLAIN, OFF, 10.0)
+        _prepared(made_up(False), name="one_step")
+    pool, algorithm = collect(made_up(False)), AlgorithmSettings(name="one_step")
     values = torch.full((int(pool.lengths.sum()),), 2.0)
     got = prepare(pool, algorithm, PLAIN, OFF, 10.0, Signals(values=values))
     assert got.advantages.tolist() == [r - 2.0 for r in REWARDS]
@@ -614,22 +496,17 @@ def test_an_estimator_with_a_critic_of_its_own(
     ],
 )
 def test_an_estimator_is_held_to_what_it_declares(
-    own_estimators: Registry[AdvantageEstimator],
-    value: Any,
-    needs_critic: bool,
-    message: str,
+    estimators: Estimators, value: Any, needs_critic: bool, message: str
 ) -> None:
-    own_estimators.add("wrong", estimator(needs_critic=needs_critic)(value))
+    estimators.add("wrong", estimator(needs_critic=needs_critic)(value))
     pool = collect(made_up(False))
     signals = Signals(values=torch.zeros(int(pool.lengths.sum())))
     with pytest.raises(ValueError, match=message):
         prepare(pool, AlgorithmSettings(name="wrong"), PLAIN, OFF, 10.0, signals)
 
 
-def test_a_plain_function_does_not_say_what_it_needs(
-    own_estimators: Registry[AdvantageEstimator],
-) -> None:
-    own_estimators.add("plain", lambda update: update.rewards)  # type: ignore[arg-type]
+def test_a_plain_function_does_not_say_what_it_needs(estimators: Estimators) -> None:
+    estimators.add("plain", lambda update: update.rewards)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"'plain' is a function.*estimator\(\.\.\.\)"):
         require_registered(Settings.read({"algorithm": {"name": "plain"}}))
 
