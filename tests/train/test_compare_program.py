@@ -11,19 +11,11 @@ from typer.testing import CliRunner
 
 from paw_train.cli.program import app
 
-TINY = [
-    "updates=1",
-    "cloning.steps=1",
-    "evaluation.tasks=2",
-    "evaluation.every=0",
-    "objective.kl_coef=0",
-]
+TINY = ["updates=1", "cloning.steps=1", "evaluation.tasks=2", "evaluation.every=0"]
 
 
 def test_a_small_comparison_runs_is_judged_and_is_found_finished(tmp_path: Path) -> None:
-    arguments = [
-        "compare", "smoke_wm", *TINY, "--seeds", "1", "--jobs", "2", "--out", str(tmp_path),
-    ]  # fmt: skip
+    arguments = ["compare", "smoke_wm", *TINY, *f"--seeds 1 --jobs 2 --out {tmp_path}".split()]
     first = CliRunner().invoke(app, arguments)
     assert first.exit_code == 0, first.output
     folder = tmp_path / "smoke_wm"
@@ -66,13 +58,10 @@ def test_an_arm_that_cannot_start_is_named_before_any_run_begins(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("seeds", "expected"), [("1", {0}), ("1,", {1}), ("0,", {0}), ("0,2", {0, 2})]
-)
+@pytest.mark.parametrize(("seeds", "expected"), [("1", {0}), ("1,", {1}), ("0,2", {0, 2})])
 def test_how_many_seeds_and_which(tmp_path: Path, seeds: str, expected: set[int]) -> None:
     show = ["compare", "smoke_wm", "--show", "--seeds", seeds, "--out", str(tmp_path)]
     result = CliRunner().invoke(app, show)
     assert result.exit_code == 0, result.output
-    assert {
-        int(n) for n in re.findall(r"-seed(\d+): not begun", result.output + result.stderr)
-    } == expected
+    said = re.findall(r"-seed(\d+): not begun", result.output + result.stderr)
+    assert {int(number) for number in said} == expected
