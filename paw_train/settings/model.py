@@ -34,8 +34,8 @@ class ScratchModelSettings(Group):
     intermediate: Positive = 384
     """width of the feed-forward layers"""
     architecture: Literal["llama", "token_shift"] = "llama"
-    """``llama``; or ``token_shift``: LFM2's attention, over vectors to which a linear map of the previous
-    token's is added, so that one layer finds what stood behind a name, and copies ``cloth 3`` from view. No
+    """``llama``; or ``token_shift``: LFM2's attention, over vectors to which linear maps of the two previous
+    tokens' are added, so that one layer finds what stood behind a name, and copies ``cloth 3`` from view. No
     other program loads this one"""
     tokenizer: Literal["words", "pieces"] = "words"
     """kind of tokenizer: ``words``: the words of the training tasks; ``pieces``: byte-level BPE, for

@@ -110,13 +110,15 @@ def test_a_model_is_that_of_its_seed_or_folder(architecture: Any, tmp_path: Path
             model_folder(tmp_path)
 
 
-def test_a_shift_adds_a_map_of_the_token_before_and_of_no_other() -> None:
+def test_a_shift_adds_maps_of_the_two_tokens_before_and_of_no_other() -> None:
     shift = TokenShift(6)
     x = torch.randn(2, 4, 6)
-    found = shift(x)
-    assert torch.equal(found[:, 0], x[:, 0])
-    expected = x[:, 1:] + x[:, :-1] @ shift.previous.weight.T
-    assert torch.allclose(found[:, 1:], expected, atol=1e-6)
+    first, second = (linear.weight.T for linear in shift.previous)
+    expected = x.clone()
+    expected[:, 1:] += x[:, :-1] @ first
+    expected[:, 2:] += x[:, :-2] @ second
+    assert torch.allclose(shift(x), expected, atol=1e-6)
+    assert torch.allclose(shift(x[:, :1]), x[:, :1])
 
 
 def test_the_setting_chooses_and_a_wrong_one_is_named() -> None:

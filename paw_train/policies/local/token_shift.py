@@ -1,9 +1,10 @@
-"""A small transformer whose tokens know the token before them.
+"""A small transformer whose tokens know the two tokens before them.
 
 To copy a number from what is in view ("take cloth 3"), attention has to find what stood behind the name. In
 a plain transformer that takes two layers that must learn it together, which in a few minutes they do not;
 with the previous token mixed into each one, a single layer does it (Olsson et al. 2022,
-https://arxiv.org/abs/2209.11895, section "smeared keys").
+https://arxiv.org/abs/2209.11895, section "smeared keys"). The one before that tells a place that the room
+lists ("a shelf 3") from one that was visited ("to shelf 3").
 """
 
 from __future__ import annotations
@@ -16,20 +17,23 @@ from transformers import AutoConfig, AutoModelForCausalLM, Lfm2Config, Lfm2ForCa
 
 
 class TokenShift(torch.nn.Module):
-    """Adds to each token's vector [H] a linear map of the one before it: layer 0 of a model."""
+    """Adds to each token's vector [H] a linear map of each of the two before it: layer 0 of a model."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.previous = torch.nn.Linear(width, width, bias=False)
-        torch.nn.init.orthogonal_(self.previous.weight, 0.5)
+        self.previous = torch.nn.ModuleList(torch.nn.Linear(width, width, bias=False) for _ in range(2))
+        for linear in self.previous:
+            torch.nn.init.orthogonal_(linear.weight, 0.5)
 
     def forward(self, hidden_states: Tensor, past_key_values: Any = None, **_: Any) -> Tensor:
-        """[B, t, H] to [B, t, H]; a cache keeps the last vector, as it does for a convolution."""
-        states = hidden_states.transpose(1, 2)
+        """[B, t, H] to [B, t, H]; a cache keeps the last two vectors, as it does for a convolution."""
+        states, reach = hidden_states.transpose(1, 2), len(self.previous)
         if past_key_values is not None:
-            states = past_key_values.update_conv_state(states, 0, conv_kernel_size=2)
-        before = torch.nn.functional.pad(states, (1, 0))[..., -hidden_states.shape[1] - 1 : -1]
-        shifted: Tensor = hidden_states + self.previous(before.transpose(1, 2))
+            states = past_key_values.update_conv_state(states, 0, conv_kernel_size=reach + 1)
+        before = torch.nn.functional.pad(states, (reach, 0)).transpose(1, 2)
+        shifted = hidden_states
+        for distance, linear in enumerate(self.previous, 1):
+            shifted = shifted + linear(before[:, -hidden_states.shape[1] - distance : -distance])
         return shifted
 
 
