@@ -13,6 +13,7 @@ import torch
 import transformers
 from peft import PeftModel
 from rows import token_row
+from safetensors.torch import save_file
 
 from paw_train.evaluation import evaluate_from_args, world_model_program
 from paw_train.policies.local import loading, lora
@@ -112,6 +113,15 @@ def test_a_damaged_file_of_a_model_is_named(
     whole = file.read_bytes()
     file.write_bytes(whole[: len(whole) // 2] if content is None else content)
     with pytest.raises(ValueError, match=rf"base/{name} {message}"):
+        load_model(base)
+
+
+def test_weights_of_another_architecture_are_refused(base: Path) -> None:
+    weights = loading.read_weights(base / "model.safetensors")
+    del weights["model.layers.0.mlp.up_proj.weight"]
+    save_file(weights, base / "model.safetensors", {"format": "pt"})
+    message = r"lack 1 of the network's tensors, model\.layers\.0\.mlp\.up_proj"
+    with pytest.raises(ValueError, match=message):
         load_model(base)
 
 

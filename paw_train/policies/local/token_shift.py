@@ -21,7 +21,9 @@ class TokenShift(torch.nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.previous = torch.nn.ModuleList(torch.nn.Linear(width, width, bias=False) for _ in range(2))
+        self.previous = torch.nn.ModuleList(
+            torch.nn.Linear(width, width, bias=False) for _ in range(2)
+        )
         for linear in self.previous:
             torch.nn.init.orthogonal_(linear.weight, 0.5)
 
