@@ -252,10 +252,9 @@ def _read(place: Place, dtype: Any, attention: str | None) -> Any:
     if place.gguf_file and hasattr(transformers, "GgufConfig"):
         # weights that stay packed can be read, but not trained
         options["quantization_config"] = transformers.GgufConfig(dequantize=True)
-    model: Any
-    model, found = transformers.AutoModelForCausalLM.from_pretrained(
-        place.name, dtype=dtype, trust_remote_code=False, output_loading_info=True, **options
-    )
+    options |= {"dtype": dtype, "trust_remote_code": False, "output_loading_info": True}
+    loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(place.name, **options)
+    model, found = loaded
     if missing := sorted(found["missing_keys"]):
         raise ValueError(  # Transformers warns, and leaves them random
             f"its weights lack {len(missing)} of the network's tensors, {missing[0]} among them: they were "

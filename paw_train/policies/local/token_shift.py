@@ -21,11 +21,10 @@ class TokenShift(torch.nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.previous = torch.nn.ModuleList(
-            torch.nn.Linear(width, width, bias=False) for _ in range(2)
-        )
-        for linear in self.previous:
+        linears = [torch.nn.Linear(width, width, bias=False) for _ in range(2)]
+        for linear in linears:
             torch.nn.init.orthogonal_(linear.weight, 0.5)
+        self.previous = torch.nn.ModuleList(linears)
 
     def forward(self, hidden_states: Tensor, past_key_values: Any = None, **_: Any) -> Tensor:
         """[B, t, H] to [B, t, H]; a cache keeps the last two vectors, as it does for a convolution."""
