@@ -111,7 +111,7 @@ def test_a_model_is_that_of_its_seed_or_folder(architecture: Any, tmp_path: Path
 
 
 def test_a_shift_adds_maps_of_the_two_tokens_before_and_of_no_other() -> None:
-    shift = TokenShift(6)
+    shift = TokenShift(6, 0)
     x = torch.randn(2, 4, 6)
     first, second = (linear.weight.T for linear in shift.previous)
     expected = x.clone()

@@ -173,6 +173,6 @@ def scratch_model(settings: ScratchModelSettings, vocabulary: int, seed: int) ->
         torch.manual_seed(seed)
         if settings.architecture == "llama":
             return LlamaForCausalLM(LlamaConfig(num_hidden_layers=settings.layers, **shared))
-        kinds = ["conv", *["full_attention"] * settings.layers]
+        kinds = ["conv", "full_attention"] * settings.layers
         shared |= {"num_hidden_layers": len(kinds), "layer_types": kinds}
         return TokenShiftForCausalLM(TokenShiftConfig(block_auto_adjust_ff_dim=False, **shared))
