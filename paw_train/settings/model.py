@@ -34,8 +34,8 @@ class ScratchModelSettings(Group):
     intermediate: Positive = 384
     """width of the feed-forward layers"""
     architecture: Literal["llama", "token_shift"] = "llama"
-    """``llama``; or ``token_shift``: LFM2's attention, each layer over vectors to which linear maps of the two
-    previous tokens' are added, so that one layer finds what stood behind a name, and copies ``cloth 3`` from
+    """``llama``; or ``token_shift``: LFM2's attention, in each layer over vectors to which linear maps of the
+    two previous tokens' are added, so that it finds what stood behind a name, and copies ``cloth 3`` from
     view. No other program loads this one"""
     tokenizer: Literal["words", "pieces"] = "words"
     """kind of tokenizer: ``words``: the words of the training tasks; ``pieces``: byte-level BPE, for

@@ -59,7 +59,7 @@ class TokenShiftForCausalLM(Lfm2ForCausalLM):
 
     def __init__(self, config: TokenShiftConfig) -> None:
         super().__init__(config)
-        for index, kind in enumerate(config.layer_types):
+        for index, kind in enumerate(config.layer_types or ()):
             if kind == "conv":
                 self.model.layers[index] = TokenShift(config.hidden_size, index)
 
