@@ -13,6 +13,7 @@ import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -245,20 +246,18 @@ def _read(place: Place, dtype: Any, attention: str | None) -> Any:
     options: dict[str, Any] = {"gguf_file": place.gguf_file} if place.gguf_file else {}
     options |= {"revision": place.revision} if place.revision else {}
     tokenizer = load_tokenizer(place.name, **options)
-    if attention is not None:
-        options = {**options, "attn_implementation": attention}
-    elif place.gguf_file:
-        options = {**options, "attn_implementation": "sdpa"}
+    if attention is not None or place.gguf_file:
+        options["attn_implementation"] = attention or "sdpa"
     if place.gguf_file and hasattr(transformers, "GgufConfig"):
         # weights that stay packed can be read, but not trained
         options["quantization_config"] = transformers.GgufConfig(dequantize=True)
-    options |= {"dtype": dtype, "trust_remote_code": False, "output_loading_info": True}
-    loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(place.name, **options)
+    loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
+        place.name, dtype=dtype, trust_remote_code=False, output_loading_info=True, **options
+    )
     model, found = loaded
     if missing := sorted(found["missing_keys"]):
         raise ValueError(  # Transformers warns, and leaves them random
-            f"its weights lack {len(missing)} of the network's tensors, {missing[0]} among them: they were "
-            "saved for another architecture, or by another version"
+            f"its files lack {len(missing)} of the network's weights, such as {missing[0]}"
         )
     if place.gguf_file:
         _forget_packing(model)
@@ -276,18 +275,12 @@ def _forget_packing(model: Any) -> None:
 
 
 def _need_gguf_reader(path: str | Path) -> None:
-    missing = [name for name in ("gguf", "accelerate") if not _installed(name)]
+    missing = [name for name in ("gguf", "accelerate") if find_spec(name) is None]
     if missing:
         raise ValueError(
             f"Reading the GGUF model {str(path)!r} needs {' and '.join(missing)}: "
             f"pip install {' '.join(missing)}"
         )
-
-
-def _installed(name: str) -> bool:
-    from importlib.util import find_spec
-
-    return find_spec(name) is not None
 
 
 def _converted(place: Place) -> Place:
