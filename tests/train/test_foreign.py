@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers import serve
+from fake_endpoint import FakeEndpoint
 
 from paw_gym.internals.constructors import creator_of
 from paw_gym.registration import text_env_ids
@@ -105,31 +105,15 @@ def test_the_current_folder_is_no_place_to_import_from_unless_a_module_is_named(
     assert "not registered" in capsys.readouterr().err  # it was imported, and registers nothing
 
 
-@pytest.fixture
-def listener() -> Iterator[tuple[str, list[str]]]:
-    """An address, and all that is sent to it."""
-    heard: list[str] = []
-
-    def listen(method: str, path: str, body: Any, headers: Any) -> tuple[int, bytes]:
-        heard.append(f"{path} {headers}")
-        return 404, b""
-
-    with serve(listen, headers=True) as url:
-        yield url, heard
-
-
 def test_no_address_is_asked_and_no_variable_sent(
-    stranger: Path,
-    listener: tuple[str, list[str]],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    stranger: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    url, heard = listener
     monkeypatch.setenv("HF_TOKEN", "hunter2")
-    remote = {"url": url, "remote_id": ALFWORLD, "token": "env:HF_TOKEN"}
-    assert paw("eval", run_of(stranger / "run", id="paw_gym/Remote-v0", kwargs=remote)) == 2
+    with FakeEndpoint() as server:
+        remote = {"url": server.url, "remote_id": ALFWORLD, "token": "env:HF_TOKEN"}
+        assert paw("eval", run_of(stranger / "run", id="paw_gym/Remote-v0", kwargs=remote)) == 2
+        assert (server.seen, server.asked_models) == (0, 0)
     error = " ".join(capsys.readouterr().err.split())
-    assert heard == []
     assert "env.kwargs.url=... env.kwargs.token=..." in error
     assert "hunter2" not in error
 

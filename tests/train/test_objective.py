@@ -103,12 +103,13 @@ class TestSurrogate:
         np.testing.assert_allclose(logp.grad[0][~edge], slopes[~edge], atol=1e-9)
 
     def test_a_clipped_token_has_no_gradient_and_padding_none_either(self):
-        logp = torch.tensor([[math.log(2.0), 0.0, 5.0]], requires_grad=True)
-        old = torch.tensor([[0.0, 0.0, math.nan]])
-        got = clipped_surrogate(logp, old, [1.0], [[1, 1, 0]])
+        logp = torch.tensor([[2.0, 1.0, 5.0], [0.5, 1.0, 5.0]]).log().requires_grad_()
+        old = torch.tensor([[0.0, 0.0, math.nan]] * 2)
+        got = clipped_surrogate(logp, old, [1.0, -1.0], [[1, 1, 0]] * 2)
         got.loss.sum().backward()
-        assert logp.grad.tolist() == [[0.0, -1.0, 0.0]]
-        assert got.loss[0, 2] == 0 and got.ratio[0, 2] == 1 and not got.clipped[0, 1:].any()
+        assert logp.grad.tolist() == [[0.0, -1.0, 0.0], [0.0, 1.0, 0.0]]
+        assert got.loss[0, 2] == 0 and got.ratio[0, 2] == 1
+        assert got.clipped.tolist() == [[True, False, False]] * 2
 
     def test_a_ratio_that_would_overflow_stays_finite(self):
         got = clipped_surrogate([[0.0]], [[-1000.0]], [-1.0], [[1]])
