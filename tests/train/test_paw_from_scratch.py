@@ -8,7 +8,7 @@ import random
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,12 +19,12 @@ PATH = Path(__file__).resolve().parents[2] / "examples" / "paw_from_scratch.py"
 
 
 @pytest.fixture(scope="module")
-def example() -> ModuleType:
+def example() -> Any:
     return load("examples/paw_from_scratch.py")
 
 
 @pytest.fixture(scope="module")
-def played(example: ModuleType) -> SimpleNamespace:
+def played(example: Any) -> Any:
     """A rollout of a small policy that cloned a few episodes, with returns that differ."""
     random.seed(0)
     torch.manual_seed(0)
@@ -39,11 +39,13 @@ def played(example: ModuleType) -> SimpleNamespace:
     for number, episode in enumerate(pool.episodes):
         last = episode.transitions[-1]
         episode.transitions[-1] = replace(last, reward=last.reward + 10.0 * (number % 3 == 0))
-    return SimpleNamespace(s=s, model=model, rows=rows, episodes=pool.episodes)
+    returns = [episode.total_reward for episode in pool.episodes]
+    made = {"s": s, "model": model, "rows": rows, "episodes": pool.episodes, "returns": returns}
+    return SimpleNamespace(**made, batch=example.collate(rows))
 
 
 @pytest.fixture
-def moved(played: SimpleNamespace) -> Any:
+def moved(played: Any) -> Any:
     """The policy some optimiser steps later, in double precision: its ratios are not 1."""
     model = copy.deepcopy(played.model).double()
     generator = torch.Generator().manual_seed(1)
@@ -65,10 +67,8 @@ def test_it_is_one_file_that_needs_torch_and_paw_gym_alone() -> None:
     assert imported - sys.stdlib_module_names == {"torch", "paw_gym"}
 
 
-def test_cached_sampling_gives_the_log_probabilities_of_one_pass(
-    example: ModuleType, played: SimpleNamespace
-) -> None:
-    batch = example.collate(played.rows)
+def test_cached_sampling_gives_the_log_probabilities_of_one_pass(example: Any, played: Any) -> None:
+    batch = played.batch
     with torch.no_grad():
         logprobs = example.token_logprobs(played.model, batch.ids)
     assert batch.action.any(1).all()
@@ -77,15 +77,12 @@ def test_cached_sampling_gives_the_log_probabilities_of_one_pass(
     )
 
 
-def test_loss_and_gradient_are_those_of_the_library(
-    example: ModuleType, played: SimpleNamespace, moved: Any
-) -> None:
-    batch = example.collate(played.rows)
+def test_loss_and_gradient_are_those_of_the_library(example: Any, played: Any, moved: Any) -> None:
+    batch = played.batch
     logprobs = example.token_logprobs(moved, batch.ids)
     likely = logprobs.detach()[batch.observation].exp().quantile(0.7).item()
     s = replace(played.s, rho=likely)  # some tokens are clipped, some not
-    returns = [episode.total_reward for episode in played.episodes]
-    advantages, weights = example.plan(batch, returns, s)
+    advantages, weights = example.plan(batch, played.returns, s)
     policy, wm = example.losses(logprobs, batch, advantages, weights, s)
 
     output = _library(played, moved, s)
@@ -105,12 +102,9 @@ def test_loss_and_gradient_are_those_of_the_library(
             torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 * largest)
 
 
-def test_minibatches_average_to_the_whole(
-    example: ModuleType, played: SimpleNamespace, moved: Any
-) -> None:
-    s, batch = played.s, example.collate(played.rows)
-    returns = [episode.total_reward for episode in played.episodes]
-    advantages, weights = example.plan(batch, returns, s)
+def test_minibatches_average_to_the_whole(example: Any, played: Any, moved: Any) -> None:
+    s, batch = played.s, played.batch
+    advantages, weights = example.plan(batch, played.returns, s)
     logprobs = example.token_logprobs(moved, batch.ids).detach()
     whole = torch.stack(example.losses(logprobs, batch, advantages, weights, s))
     halves = []
@@ -121,7 +115,7 @@ def test_minibatches_average_to_the_whole(
     torch.testing.assert_close(torch.stack(halves).mean(0), whole)
 
 
-def _library(played: SimpleNamespace, model: Any, s: Any) -> Any:
+def _library(played: Any, model: Any, s: Any) -> Any:
     """The ``LossOutput`` of the library for the same rollout and the same logits."""
     from paw_train.algorithms.experience import prepare
     from paw_train.algorithms.pool import collect

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
-import numpy as np
 import pytest
 from annotated_types import Ge, Gt, Interval
 from pydantic import create_model
 
-from paw_gym import Outcome, Task, register_text_env
 from paw_train.settings import Settings, load_settings
 from paw_train.settings.base import Group, allowed
 from paw_train.training.local import train_from_recipe
@@ -48,23 +45,13 @@ class TestAnotherEnvironment:
         assert (settings.evaluation.split, settings.env.template) == ("train", "generic")
 
 
-@pytest.mark.usefixtures("own_environments")
 class TestAWarmStartOnFewTasks:
     """``paw train embedded env.id=OWN`` must not take what thousands of games are worth."""
 
     def settings(self, tasks: int, *overrides: str) -> tuple[Settings, list[str]]:
-        env_id = f"test/{tasks}Tasks-v0"
-
-        @register_text_env(
-            env_id, tasks=[Task(str(i), "Go.") for i in range(tasks)], solve=lambda *_: ["go"]
-        )
-        def go(task: Task, rng: np.random.Generator) -> Iterator[Outcome]:
-            yield Outcome("A road.")
-            yield Outcome("The end.", reward=1.0, terminated=True, success=True)
-
         reported: list[str] = []
-        given = load_settings("embedded", [f"env.id={env_id}", "evaluation.every=0", *overrides])
-        return checked_settings(given, reported.append), reported
+        given = ["env.id=paw_gym/ToyText-v0", f"env.kwargs.num_tasks={tasks}", *overrides]
+        return checked_settings(load_settings("embedded", given), reported.append), reported
 
     def test_is_as_long_as_its_tasks_are_many(self) -> None:
         whole = load_settings("embedded").cloning
