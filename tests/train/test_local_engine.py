@@ -89,12 +89,14 @@ def test_equal_settings_share_a_warm_start_and_others_do_not(smoke: Path, tmp_pa
     first = train_from_recipe("smoke", [*shared, "name=first"], quiet=True)
     made = sorted((tmp_path / "warm").iterdir())
     (first / "warmstart.jsonl").unlink()
-    off = train_from_recipe("smoke", [*shared, "name=off", "world_model.enabled=false"], quiet=True)
-    assert not (off / "warmstart.jsonl").exists()  # nothing was cloned
+    plain = train_from_recipe(
+        "smoke", [*shared, "name=plain", "world_model.enabled=false"], quiet=True
+    )
+    assert not (plain / "warmstart.jsonl").exists()  # nothing was cloned
     assert sorted((tmp_path / "warm").iterdir()) == made
-    assert (off / "eval_before.json").exists()
+    assert (plain / "eval_before.json").exists()
     # what is shared is what each would have made itself, whatever it learns from the same rollout
-    own, one, other = (_lines(run / "metrics.jsonl")[0] for run in (smoke, first, off))
+    own, one, other = (_lines(run / "metrics.jsonl")[0] for run in (smoke, first, plain))
     assert own["reward_mean"] == one["reward_mean"] == other["reward_mean"]
     assert "wm_loss" not in other
     assert other["obs_nll"] > 0
