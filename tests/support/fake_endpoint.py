@@ -180,7 +180,7 @@ class FakeEndpoint:
 
     def _behave(self, handler: BaseHTTPRequestHandler, body: dict[str, Any]) -> bool:
         """Answers as the behaviour has it; whether it did."""
-        kind = self.behaviour
+        kind = self.behaviour.removesuffix(" once")
         if kind in _STATUS:
             status, message, code = _STATUS[kind]
             headers = {"Retry-After": "0.01"} if kind == "429 retry-after" else None
@@ -199,10 +199,10 @@ class FakeEndpoint:
         elif kind == "500 context" and _words(body) > self.context_limit:  # an older llama.cpp
             message = "the request exceeds the available context size. try increasing it"
             _send(handler, 500, {"error": {"message": message, "type": "server_error"}})
-        elif kind.startswith("hang"):
+        elif kind == "hang":
             self._hung.wait(self.faults.slow_seconds)
             handler.close_connection = True
-        elif kind.startswith("reset"):
+        elif kind == "reset":
             handler.close_connection = True
             linger = b"\x01\x00\x00\x00\x00\x00\x00\x00"  # closing resets the connection
             handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
@@ -230,7 +230,9 @@ class FakeEndpoint:
             if dice < 0:
                 self._misbehave(handler, kind)
                 return
-        answer = _ALTERED.get(self.behaviour, _as_it_is)(_answer(body, self.stop_reason))
+        answer = _answer(body, self.stop_reason)
+        if self.behaviour in _ALTERED:
+            answer = _ALTERED[self.behaviour](answer)
         with self.lock:
             if self._server is None:
                 handler.close_connection = True
@@ -244,8 +246,8 @@ class FakeEndpoint:
         if kind == "error":
             _send(handler, 500, {"error": {"message": "it broke"}})
         elif kind == "overload":
-            _send(handler, 429, {"error": {"message": "too fast"}},
-                  {"Retry-After": self.faults.retry_after})  # fmt: skip
+            headers = {"Retry-After": self.faults.retry_after}
+            _send(handler, 429, {"error": {"message": "too fast"}}, headers)
         elif kind == "slow":
             time.sleep(self.faults.slow_seconds)
             _send(handler, 200, {"choices": []})
@@ -259,12 +261,7 @@ class FakeEndpoint:
             handler.close_connection = True
             handler.connection.shutdown(socket.SHUT_RDWR)
         else:
-            payload = b"<html>gateway</html>"
-            handler.send_response(200)
-            handler.send_header("Content-Type", "application/json")
-            handler.send_header("Content-Length", str(len(payload)))
-            handler.end_headers()
-            handler.wfile.write(payload)
+            _send_text(handler, 200, "application/json", "<html>gateway</html>")
 
 
 def _words(body: dict[str, Any]) -> int:
@@ -284,15 +281,9 @@ _RAW = {
     "stream": (200, "text/event-stream",
                'data: {"choices": [{"delta": {"content": "<think>"}}]}\n\ndata: [DONE]\n\n'),
     "truncated json": (200, "application/json", '{"choices": [{"message": {"content": "<th'),
-    "truncated json once": (200, "application/json", '{"choices": [{"message": {"content": "<th'),
     "error in choice": (200, "application/json", _HALF),
-    "error in choice once": (200, "application/json", _HALF),
 }  # fmt: skip
 """replies that are no answers: status, content type, body"""
-
-
-def _as_it_is(reply: dict[str, Any]) -> dict[str, Any]:
-    return reply
 
 
 def _message(reason: str | None = None, **changed: Any) -> Any:
@@ -379,26 +370,23 @@ _ALTERED: dict[str, Any] = {
 }
 """replies that differ from the usual one"""
 
+Headers = dict[str, str]
 
-def _send_text(handler: BaseHTTPRequestHandler, status: int, content_type: str, text: str) -> None:
+
+def _send_text(
+    handler: Any, status: int, content_type: str, text: str, headers: Headers | None = None
+) -> None:
     payload = text.encode()
     handler.send_response(status)
-    handler.send_header("Content-Type", content_type)
-    handler.send_header("Content-Length", str(len(payload)))
-    handler.end_headers()
-    handler.wfile.write(payload)
-
-
-def _send(
-    handler: BaseHTTPRequestHandler, status: int, body: Any, headers: dict[str, str] | None = None
-) -> None:
-    payload = json.dumps(body).encode()
-    handler.send_response(status)
-    for name, value in {"Content-Type": "application/json", **(headers or {})}.items():
+    for name, value in {"Content-Type": content_type, **(headers or {})}.items():
         handler.send_header(name, value)
     handler.send_header("Content-Length", str(len(payload)))
     handler.end_headers()
     handler.wfile.write(payload)
+
+
+def _send(handler: Any, status: int, body: Any, headers: Headers | None = None) -> None:
+    _send_text(handler, status, "application/json", json.dumps(body), headers)
 
 
 def _answer(body: dict[str, Any], stop_reason: bool) -> dict[str, Any]:

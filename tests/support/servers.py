@@ -65,14 +65,14 @@ class RunningServer:
         self.process = subprocess.Popen(
             self._command, stderr=subprocess.PIPE, text=True, env=self._environment
         )
-        for _ in range(1200):
-            if self.process.poll() is not None:
-                raise RuntimeError(f"the server ended: {self.process.communicate()[1]}")
-            with contextlib.suppress(OSError):
-                if self.answers():
-                    return
-            time.sleep(0.1)
-        raise RuntimeError("the server did not answer within two minutes")
+        wait_until(self._started, "the server's first answer")
+
+    def _started(self) -> bool:
+        if self.process.poll() is not None:
+            raise RuntimeError(f"the server ended: {self.process.communicate()[1]}")
+        with contextlib.suppress(OSError):
+            return self.answers()
+        return False
 
     def answers(self) -> bool:
         return status_of(f"{self.url}/health") == 200
@@ -104,15 +104,10 @@ def serve(answer: Callable[..., Reply], headers: bool = False) -> Iterator[str]:
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            self._handle("GET")
-
-        def do_POST(self) -> None:
-            self._handle("POST")
-
-        def _handle(self, method: str) -> None:
             text = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             more = (self.headers,) if headers else ()
-            status, content = answer(method, self.path, json.loads(text) if text else None, *more)
+            payload = json.loads(text) if text else None
+            status, content = answer(self.command, self.path, payload, *more)
             if status <= 0:
                 time.sleep(-status)
                 self.close_connection = True
@@ -123,6 +118,8 @@ def serve(answer: Callable[..., Reply], headers: bool = False) -> Iterator[str]:
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
+
+        do_POST = do_GET
 
         def log_message(self, *args: Any) -> None:
             pass

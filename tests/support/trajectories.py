@@ -45,22 +45,11 @@ def made_up(
             row.append(bridge)
             row.append(observation, OBSERVATION, step)
             last = step + 1 == steps
-            episode.transitions.append(
-                Transition(
-                    "env",
-                    f"task{group}",
-                    f"e{number}",
-                    step,
-                    "",
-                    f"place {step % 2}",
-                    "",
-                    "",
-                    reward * last,
-                    "",
-                    last,
-                    False,
-                    True,
-                )
+            ids, said = (
+                ("env", episode.task_id, episode.episode_id),
+                ("", f"place {step % 2}", "", ""),
             )
+            ended = (reward * last, "", last, False, True)
+            episode.transitions.append(Transition(*ids, step, *said, *ended))
         made.append(Trajectory(episode, rows))
     return made
