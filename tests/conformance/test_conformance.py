@@ -18,7 +18,7 @@ from paw_train.cli.program import app  # noqa: E402
 from paw_train.conformance import checks, suite  # noqa: E402
 from paw_train.conformance.engines.local import LocalTrainer  # noqa: E402
 from paw_train.conformance.equations import ADVANTAGES, solve, world_model_weights  # noqa: E402
-from paw_train.conformance.faults import FAULTS, Borders  # noqa: E402
+from paw_train.conformance.faults import FAULTS  # noqa: E402
 from paw_train.conformance.protocol import Outcome, Row  # noqa: E402
 from paw_train.conformance.recording import OBJECTIVES, known_good, load  # noqa: E402
 
@@ -28,7 +28,7 @@ REPORTS = ("slime#1476", "slime#2263", "SkyRL#1277", "tinker-cookbook#822", "trl
 
 
 class OfTheEquations:
-    """A trainer of another project that computes the known-good values, without any code of an engine."""
+    """A trainer of another project that gives the known-good values, without an engine."""
 
     objectives: Sequence[str] = tuple(OBJECTIVES)
 
@@ -41,10 +41,8 @@ class OfTheEquations:
     def world_model_weights(self, recording: Any, objective: Any) -> Any:
         return torch.tensor(world_model_weights(recording, objective), dtype=torch.float64)
 
-    def loss_and_gradients(
-        self, recording: Any, rows: Any, advantages: Any, weights: Any, objective: Any
-    ) -> Outcome:
-        found = known_good(objective.name)
+    def loss_and_gradients(self, *given: Any) -> Outcome:
+        found = known_good(given[-1].name)  # given the objective last
         return Outcome(found.policy_loss, found.world_model_loss, found.gradients)
 
 
@@ -61,36 +59,6 @@ def test_the_recorded_values_are_those_of_the_equations(name: str) -> None:
     assert torch.allclose(found.world_model_weights, recorded.world_model_weights)
     for parameter, gradient in recorded.gradients.items():
         assert torch.allclose(found.gradients[parameter].float(), gradient, atol=1e-7)
-
-
-def test_the_recording_holds_what_the_faults_need() -> None:
-    recording = load()
-    turns = recording.turns
-    assert [turn.number for turn in turns] == list(range(len(turns)))
-    assert any(t.malformed for t in turns) and any(t.penalty for t in turns)
-    assert any(t.truncated and not t.success for t in turns)
-    for episode in recording.episodes:
-        for turn in episode.turns:
-            assert episode.ids[slice(*turn.action_tokens)] == turn.response_ids
-            observed = recording.tokenizer.decode(episode.ids[slice(*turn.observation_tokens)])
-            assert observed == turn.message[slice(*turn.observation)]
-    clipped = {(good, low) for good, low in _clipped(recording)}
-    assert clipped == {(True, False), (False, True)}, "both signs of the advantage meet the clip"
-
-
-def _clipped(recording: Any) -> Any:
-    """(advantage above 0, ratio below 1) of the tokens whose gradient the clip takes away."""
-    model = recording.model("policy")
-    advantages = known_good("policy").advantages
-    for episode in recording.episodes:
-        with torch.no_grad():
-            logits = model(input_ids=torch.tensor([episode.ids])).logits[0] / 0.8
-        for turn in episode.turns:
-            for place, old in zip(range(*turn.action_tokens), turn.logprobs["policy"], strict=True):
-                ratio = (logits[place - 1].log_softmax(-1)[episode.ids[place]] - old).exp().item()
-                good = advantages[turn.number] > 0
-                if (good and ratio > 1.2) or (not good and ratio < 0.8):
-                    yield bool(good), ratio < 1
 
 
 @pytest.mark.slow
@@ -141,16 +109,6 @@ def test_the_table_names_the_report_and_the_reason_why_a_fault_cannot_occur(
     for part in ("return_reset_at_observation", "(verl#6376)", "cannot occur", "does not train"):
         assert part in done.stdout
     assert "0 of 1 noticed, 0 missed, 1 cannot occur, 0 not planted" in done.stdout
-
-
-def test_a_fault_without_an_effect_is_missed() -> None:
-    harmless = replace(FAULTS["stale_policy"], borders=Borders())
-    assert suite.plant(OfTheEquations(), harmless).state == "missed"
-
-
-def test_a_fault_in_an_objective_that_a_trainer_lacks_cannot_occur() -> None:
-    found = suite.plant(PolicyOnly(), FAULTS["world_model_unclipped"])
-    assert found.state == "cannot occur" and "world_model" in found.message
 
 
 def test_an_error_of_the_trainer_itself_is_a_refusal() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,10 +11,11 @@ from typing import Any
 import pytest
 
 from paw_train.settings import Settings, load_settings
-from paw_train.training.fit import DoesNotFitError
 from paw_train.training.openrlhf import launch
 from paw_train.training.openrlhf.episode_runner import is_death
 from paw_train.training.openrlhf.run_records import restarts
+
+CREATION = "The actor died because of an error raised in its creation task"
 
 
 class ActorDiedError(Exception):
@@ -33,14 +33,7 @@ class RayTaskError(Exception):
         (RayTaskError("in task\n  ...\nvllm.EngineDeadError: EngineCore"), True),
         (RayTaskError("in task\nStaleWeightsError: After update 3"), False),
         (ValueError("EngineDeadError: quoted"), False),
-        (
-            ActorDiedError("The actor died because of an error raised in its creation task, x"),
-            False,
-        ),
-        (
-            RayTaskError("in task\nActorDiedError: ... error raised in its creation task, ray::"),
-            False,
-        ),
+        (RayTaskError(f"in task\nActorDiedError: {CREATION}, ray::"), False),
     ],
 )
 def test_only_a_death_is_one(error: Exception, death: bool) -> None:
@@ -72,22 +65,12 @@ def test_a_run_goes_on_after_a_death_as_often_as_allowed(
     assert restarts(tmp_path) == 4
 
 
-def test_an_error_that_would_come_again_ends_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = load_settings("smoke", ["engine=openrlhf"])
-    _fails(monkeypatch, RayTaskError("StaleWeightsError: After update 0"))
-    with pytest.raises(RayTaskError):
-        launch._run(settings, tmp_path)
-    assert restarts(tmp_path) == 0
-
-
 def test_a_constructor_that_raises_ends_the_run_at_once_with_its_cause(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = load_settings("smoke", ["engine=openrlhf"])
-    died = "The actor died because of an error raised in its creation task, ray::__init__()\n"
-    left = _fails(monkeypatch, *[ActorDiedError(f"{died}ImportError: libcudart")] * 4)
+    error = ActorDiedError(f"{CREATION}, ray::__init__()\nImportError: libcudart")
+    left = _fails(monkeypatch, *[error] * 4)
     with pytest.raises(ActorDiedError, match="ImportError: libcudart"):
         launch._run(settings, tmp_path)
     assert len(left) == 3
@@ -124,52 +107,40 @@ def test_memory_that_others_hold_is_waited_for_in_vain_and_named(
 def test_memory_is_looked_at_before_the_run_and_waited_for_before_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The machines of a cluster are asked for their own memory, too: this one's says nothing of it."""
+    """The machines are asked for their own memory, too: this one's says nothing of it."""
     looked: list[Any] = []
     memory = {launch.machine_memory: 100.0, launch.gpu_memory_used: [0.5]}
-    monkeypatch.setattr(launch, "on_machines", lambda call: {"a": memory[call], "b": memory[call]})
-    monkeypatch.setattr(launch, "_require_fit", lambda settings, host: looked.append(host))
-    monkeypatch.setattr(launch, "wait_for_memory", lambda before: looked.append(before))
-    monkeypatch.setattr(launch, "start_ray", lambda settings: None)
-    monkeypatch.setattr(launch, "put_in_place", lambda: None)
-    monkeypatch.setattr(launch, "arguments", lambda chosen: [])
-    monkeypatch.setattr(launch, "options", lambda settings: {})
-    ray = SimpleNamespace(is_initialized=lambda: False, shutdown=lambda: None)
-    monkeypatch.setitem(sys.modules, "ray", ray)
     errors = [ActorDiedError("gone")]
 
     def program(name: str, run_name: str) -> None:
         if errors:
             raise errors.pop()
 
-    monkeypatch.setattr(launch.runpy, "run_module", program)
-    launch._run(load_settings("smoke", ["engine=openrlhf"]), tmp_path)
+    stubs = {
+        "on_machines": lambda call: {"a": memory[call], "b": memory[call]},
+        "_require_fit": lambda settings, host: looked.append(host),
+        "wait_for_memory": looked.append,
+        "start_ray": lambda settings: None,
+        "put_in_place": lambda: None,
+        "runpy": SimpleNamespace(run_module=program),
+    }
+    for name, stub in stubs.items():
+        monkeypatch.setattr(launch, name, stub)
+    ray = SimpleNamespace(is_initialized=lambda: False, shutdown=lambda: None)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    settings = load_settings("alfworld_qwen2.5-1.5b_grpo_paw", ["engine=openrlhf"])
+    launch._run(settings, tmp_path)
     assert looked == [100.0, {"a": [0.5], "b": [0.5]}]
 
 
-def test_a_machine_with_too_little_memory_of_its_own_is_refused() -> None:
-    settings = load_settings(
-        "webshop_qwen2.5-14b_grpo_paw", ["engine=openrlhf", "model.reference_offload=true"]
-    )
-    launch._require_fit(settings, 2000.0)
-    with pytest.raises(DoesNotFitError, match=r"own memory has to hold \d+ GiB .* and has 256"):
-        launch._require_fit(settings, 256.0)
-
-
-@pytest.fixture
-def ray() -> Iterator[Any]:
-    """A real one."""
+@pytest.mark.slow
+def test_ray_asks_every_machine_and_tells_a_constructor_that_raised_from_a_dead_process() -> None:
     if not os.environ.get("PAW_CLUSTER_TESTS"):
         pytest.skip("Ray is started: make test-openrlhf")
     import ray
 
     ray.init(num_cpus=2, num_gpus=1, include_dashboard=False, object_store_memory=100 * 2**20)
-    yield ray
-    ray.shutdown()
 
-
-@pytest.mark.slow
-def test_ray_tells_a_constructor_that_raised_from_a_process_that_died(ray: Any) -> None:
     class Dies:
         def __init__(self, raises: bool) -> None:
             if raises:
@@ -190,12 +161,10 @@ def test_ray_tells_a_constructor_that_raised_from_a_process_that_died(ray: Any) 
             assert is_death(error.value) is not raises
             assert ("libcudart" in str(error.value)) is raises
 
-
-@pytest.mark.slow
-def test_every_machine_is_asked(ray: Any) -> None:
     def process() -> int:
         return os.getpid()
 
     [found] = launch.on_machines(process).values()
     assert found != process()
     assert launch.on_machines(launch.gpu_memory_used).keys() == {ray.util.get_node_ip_address()}
+    ray.shutdown()

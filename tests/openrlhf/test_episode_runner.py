@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
+from collections import Counter, defaultdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,77 +17,51 @@ from rows import transitions
 from paw_train.environments import agent_env_maker, make_pool
 from paw_train.policies.local.scratch import word_tokenizer
 from paw_train.settings import Settings, load_settings
-from paw_train.training.openrlhf.episode_runner import (
-    EpisodeRunner,
-    EpisodeWorker,
-)
+from paw_train.training.openrlhf.episode_runner import EpisodeRunner
 from paw_train.training.openrlhf.episodes import (
     GroupLabel,
+    engines_of,
     panel_groups,
     training_groups,
     write_data_sets,
 )
-from paw_train.training.openrlhf.worker_settings import (
-    VLLM,
-    worker_environment,
-    worker_settings,
-)
+from paw_train.training.openrlhf.worker_settings import VLLM, worker_environment, worker_settings
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _model(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The folder of the run's model, of which episodes need the tokenizer alone."""
-    folder = tmp_path_factory.mktemp("model")
-    TOKENIZER.save_pretrained(folder)
-    MODEL.append(str(folder))
-
-
-MODEL: list[str] = []
+LOOK = "<action>look</action>"
+TOKENIZER = word_tokenizer([f"{LOOK} you are in the middle of a room"])
+MODEL = TemporaryDirectory()
+"""of the model, episodes need the tokenizer alone"""
+TOKENIZER.save_pretrained(MODEL.name)
 
 
 def _settings(*overrides: str) -> Settings:
-    return load_settings(
-        "smoke",
-        [
-            "engine=openrlhf",
-            f"model.path={MODEL[-1]}",
-            "rollout.groups=2",
-            "rollout.group_size=3",
-            "env.train_kwargs={max_steps: 4}",
-            "rollout.max_response_tokens=12",
-            *overrides,
-        ],
-    )
+    few = ("rollout.groups=2", "rollout.group_size=3", "env.train_kwargs={max_steps: 4}")
+    given = ("engine=openrlhf", f"model.path={MODEL.name}", "rollout.max_response_tokens=12")
+    return load_settings("smoke", [*given, *few, *overrides])
 
 
 class Engine:
     """Answers as vLLM does, with a fixed action; notes which thread it runs on."""
 
-    def __init__(self, tokenizer: Any, text: str, fail_at: int = -1) -> None:
-        self.tokenizer, self.ids = tokenizer, tokenizer(text, add_special_tokens=False)["input_ids"]
-        self.fail_at, self.calls, self.threads = fail_at, 0, set[int]()
+    def __init__(self, fail_at: int = -1) -> None:
+        self.ids = TOKENIZER(LOOK, add_special_tokens=False)["input_ids"]
+        self.fail_at, self.threads = fail_at, set[int]()
         self.parameters: list[Any] = []
 
     async def generate(self, ids: list[int], parameters: Any) -> Any:
         self.threads.add(threading.get_ident())
-        self.calls += 1
         self.parameters.append(parameters)
-        if self.calls == self.fail_at:
+        if len(self.parameters) == self.fail_at:
             raise RuntimeError("engine died")
         await asyncio.sleep(0)
         logprobs = [{token: SimpleNamespace(logprob=-0.5)} for token in self.ids]
-        return SimpleNamespace(
-            outputs=[
-                SimpleNamespace(token_ids=list(self.ids), logprobs=logprobs, finish_reason="stop")
-            ]
-        )
+        said = {"token_ids": list(self.ids), "logprobs": logprobs, "finish_reason": "stop"}
+        return SimpleNamespace(outputs=[SimpleNamespace(**said)])
 
 
 @pytest.fixture(autouse=True)
 def _no_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sampling parameters without vLLM, which the ordinary environment has not."""
-    import sys
-
     monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(SamplingParams=SimpleNamespace))
 
 
@@ -98,10 +75,6 @@ def _run(runner: EpisodeRunner, label: GroupLabel, engine: Engine) -> list[Any]:
 def _label(settings: Settings) -> GroupLabel:
     env = agent_env_maker(settings.env, settings.env.train_split)()
     return next(training_groups(env.tasks, settings))
-
-
-TOKENIZER = word_tokenizer(["<action>look</action> you are in the middle of a room"])
-LOOK = "<action>look</action>"
 
 
 def test_labels_name_what_the_local_engine_would_run() -> None:
@@ -120,9 +93,10 @@ def test_labels_name_what_the_local_engine_would_run() -> None:
     assert GroupLabel.from_json(labels[0].to_json()) == labels[0]
 
 
-def test_a_group_is_played_off_the_event_loop_with_ids_as_sampled() -> None:
-    settings = _settings()
-    label, engine = _label(settings), Engine(TOKENIZER, LOOK)
+@pytest.mark.parametrize(("mode", "rows"), [("window", 4), ("conversation", 1)])
+def test_a_group_is_played_off_the_event_loop_with_ids_as_sampled(mode: str, rows: int) -> None:
+    settings = _settings(f"env.mode={mode}")
+    label, engine = _label(settings), Engine()
     trajectories = _run(EpisodeRunner(settings), label, engine)
     assert len(engine.threads) == 1  # the loop's own, whatever threads the episodes ran in
     assert {t.episode.task_id for t in trajectories} == {label.task_id}
@@ -131,6 +105,7 @@ def test_a_group_is_played_off_the_event_loop_with_ids_as_sampled() -> None:
     for t in trajectories:
         assert t.episode.error is None
         assert len(t.episode.transitions) == 4
+        assert len(t.rows) == rows
         found = transitions(t.rows)
         assert len(found) == 4
         for row, action, _ in found:
@@ -140,21 +115,11 @@ def test_a_group_is_played_off_the_event_loop_with_ids_as_sampled() -> None:
     assert len({p.seed for p in engine.parameters}) == len(engine.parameters)
 
 
-@pytest.mark.parametrize(("mode", "rows"), [("window", 4), ("conversation", 1)])
-def test_both_context_modes_make_their_rows(mode: str, rows: int) -> None:
-    settings = _settings(f"env.mode={mode}")
-    trajectories = _run(EpisodeRunner(settings), _label(settings), Engine(TOKENIZER, LOOK))
-    assert {len(t.rows) for t in trajectories} == {rows}
-
-
 def test_an_engine_that_raises_fails_one_episode() -> None:
     settings = _settings()
-    trajectories = _run(
-        EpisodeRunner(settings), _label(settings), Engine(TOKENIZER, LOOK, fail_at=5)
-    )
-    errors = [t.episode.error for t in trajectories if t.episode.error is not None]
-    assert len(errors) == 1
-    assert "engine died" in errors[0]
+    trajectories = _run(EpisodeRunner(settings), _label(settings), Engine(fail_at=5))
+    [error] = [t.episode.error for t in trajectories if t.episode.error is not None]
+    assert "engine died" in error
 
 
 def test_an_environment_that_raises_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,9 +139,9 @@ def test_an_environment_that_raises_is_not_used_again(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr("paw_train.training.openrlhf.episode_runner.agent_env_maker", maker)
     runner, label = EpisodeRunner(settings), _label(settings)
-    first = _run(runner, label, Engine(TOKENIZER, LOOK))
+    first = _run(runner, label, Engine())
     assert sum("ZeroDivisionError" in (t.episode.error or "") for t in first) == 1
-    again = _run(runner, label, Engine(TOKENIZER, LOOK))
+    again = _run(runner, label, Engine())
     assert all(t.episode.error is None for t in again)
     assert made[0] not in [env for idle in runner._idle.values() for env in idle]
 
@@ -186,9 +151,8 @@ def test_validation_plays_the_panel_at_its_own_temperature(tmp_path: Path) -> No
     env = agent_env_maker(settings.env, settings.evaluation.selection_split)()
     labels = list(panel_groups(env.tasks, settings))
     assert len({label.task_id for label in labels}) == 3
-    engine = Engine(TOKENIZER, LOOK)
+    engine = Engine()
     runner = EpisodeRunner(_settings("evaluation.every=1", "evaluation.temperature=0.25"))
-    assert labels[0].validation
     _run(runner, labels[0], engine)
     assert {p.temperature for p in engine.parameters} == {0.25}
     write_data_sets(settings, tmp_path)
@@ -201,54 +165,40 @@ def test_environments_are_told_the_update_and_validations_are_not() -> None:
     settings = _settings("updates=4", "evaluation.every=1", "evaluation.selection_tasks=1")
     env = agent_env_maker(settings.env, settings.env.train_split)()
     labels = list(training_groups(env.tasks, settings))
-    runner, engine = EpisodeRunner(settings), Engine(TOKENIZER, LOOK)
+    runner = EpisodeRunner(settings)
     panel = agent_env_maker(settings.env, settings.evaluation.selection_split)()
     validation = next(panel_groups(panel.tasks, settings))
     told = []
     for label in (labels[0], validation, labels[-1]):
-        _run(runner, label, engine)
+        _run(runner, label, Engine())
         last_used = runner._idle[runner._kind(label)][-1]
         told.append(last_used.text_env.progress)
     assert told == [0.0, None, 0.75]
 
 
-def test_an_episode_runs_beside_its_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in the engine's own process; the engine is asked for responses and nothing else."""
-    settings = _settings()
-    for name, value in worker_environment(settings).items():
-        monkeypatch.setenv(name, value)
-    label, engine = _label(settings), Engine(TOKENIZER, LOOK)
-    wanted = _run(EpisodeRunner(settings), label, Engine(TOKENIZER, LOOK))
-    handle = SimpleNamespace(generate=SimpleNamespace(remote=engine.generate))
-
-    async def all_of_them() -> list[Any]:
-        worker = EpisodeWorker()
-        runs = [worker.run("row", e.to_json(), handle) for e in label.episodes()]
-        return await asyncio.gather(*runs)
-
-    found = [response for [response] in asyncio.run(all_of_them())]
-    assert engine.calls == 12
-    for response, trajectory, episode in zip(found, wanted, label.episodes(), strict=True):
-        assert response["trajectory"].episode == trajectory.episode
-        assert response["trajectory"].rows == trajectory.rows
-        assert GroupLabel.from_json(response["label"]) == episode
-        assert response["prompt"] == "row"
-        assert response["observation_tokens"] == trajectory.rows[-1].ids
-        assert response["reward"] == trajectory.episode.total_reward
-
-
-@pytest.mark.parametrize(("given", "taken"), [(None, "0"), ("1", "1")])
-def test_workers_run_the_parts_of_vllm_that_are_tried_unless_told_otherwise(
-    monkeypatch: pytest.MonkeyPatch, given: str | None, taken: str
+def test_workers_get_the_settings_whole_and_run_the_parts_of_vllm_that_are_tried(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in VLLM:
-        monkeypatch.setenv(name, given) if given else monkeypatch.delenv(name, raising=False)
-    found = worker_environment(_settings())
-    assert {name: found[name] for name in VLLM} == dict.fromkeys(VLLM, taken)
-
-
-def test_workers_get_the_settings_whole() -> None:
     settings = _settings("world_model.filter_patterns=[a, b]")
-    assert worker_settings(worker_environment(settings)) == settings
+    for given, taken in ((None, "0"), ("1", "1")):  # unless told otherwise
+        for name in VLLM:
+            monkeypatch.setenv(name, given) if given else monkeypatch.delenv(name, raising=False)
+        found = worker_environment(settings)
+        assert {name: found[name] for name in VLLM} == dict.fromkeys(VLLM, taken)
+        assert worker_settings(found) == settings
     with pytest.raises(RuntimeError, match="paw train"):
         worker_settings({})
+
+
+def test_whole_groups_stay_together_where_they_divide_evenly() -> None:
+    places = defaultdict(set)
+    for episode, engine in enumerate(engines_of(16 * 8, 8)):
+        places[episode // 8].add(engine)
+    assert all(len(engines) == 1 for engines in places.values())
+
+
+@pytest.mark.parametrize(("engines", "busy"), [(1, 1), (48, 48), (200, 128)])
+def test_no_engine_idles_while_there_are_episodes(engines: int, busy: int) -> None:
+    used = Counter(engines_of(16 * 8, engines))
+    assert len(used) == busy and used.total() == 128
+    assert max(used.values()) - min(used.values()) <= 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,277 +15,179 @@ import torch
 if not os.environ.get("PAW_CLUSTER_TESTS"):
     pytest.skip("OpenRLHF is imported: make test-openrlhf", allow_module_level=True)
 
-from files import load
 from openrlhf.models import Actor, get_llm_for_sequence_regression
 from openrlhf.trainer.ppo_utils.experience import Experience as OpenRLHFExperience
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
+from small_policies import word_policy
 from trajectories import made_up
 
 from paw_train.algorithms.critic import Critic, value_places
-from paw_train.algorithms.experience import Signals, prepare
-from paw_train.algorithms.pool import collect
-from paw_train.policies.local.policy import LocalPolicy
-from paw_train.policies.local.scratch import scratch_model, word_tokenizer
+from paw_train.algorithms.experience import Prepared, Signals, prepare
+from paw_train.algorithms.pool import Pool, collect
+from paw_train.policies.local.scratch import word_tokenizer
 from paw_train.rollouts.rows import trimmed
 from paw_train.rollouts.scoring import collate, row_logprobs
-from paw_train.rollouts.tokens import ACTION
-from paw_train.settings import load_settings
+from paw_train.settings import Settings, load_settings
 from paw_train.training.openrlhf.experience_maker import PaWExperienceMaker
 
-one_rank = load("tests/openrlhf/one_rank.py")
+EPISODES = ((0, 3, 0.0), (1, 2, 0.0), (1, 2, 10.0), (0, 1, 10.0))
+"""the shortest row is the last: its scores come padded to the width of its batch"""
+Scored = Callable[[Any], torch.Tensor]
 
 
-def _known(ids: Any) -> Any:
+def _settings(*changes: str) -> Settings:
+    given = ["engine=openrlhf", "world_model.alpha=0.5", "optimizer.micro_batch_tokens=30"]
+    return load_settings("smoke", [*given, "openrlhf.gpus_per_node=2", *changes])
+
+
+def _known(ids: torch.Tensor) -> torch.Tensor:
     """A log-probability for each token that hangs on the token alone."""
     return -(ids.float() % 7) / 10
 
 
-@pytest.mark.parametrize("conversation", [False, True])
-@pytest.mark.parametrize("old", ["actor", "rollout"])
-def test_samples_become_micro_batches(
-    monkeypatch: pytest.MonkeyPatch, conversation: bool, old: str
-) -> None:
-    settings = load_settings(
-        "smoke",
-        [
-            "engine=openrlhf",
-            "algorithm.name=gigpo",
-            "optimizer.micro_batch_tokens=30",
-            "openrlhf.gpus_per_node=2",
-            f"openrlhf.old_logprobs={old}",
-        ],
-    )
+def _by_token(batch: Any) -> torch.Tensor:
+    return _known(batch.sequences[:, 1:]) * batch.action_mask
+
+
+def _made(
+    monkeypatch: pytest.MonkeyPatch,
+    settings: Settings,
+    conversation: bool = False,
+    actor: Scored = _by_token,
+    critic: Scored | None = None,
+) -> tuple[PaWExperienceMaker, list[Any]]:
+    """The maker, and its micro-batches; OpenRLHF's models score so."""
 
     def scored(self: Any, batches: list[Any]) -> list[Any]:
         assert len(batches) % 2 == 0
         for batch in batches:
-            batch.action_log_probs = _known(batch.sequences[:, 1:]) * batch.action_mask
+            batch.action_log_probs = actor(batch)
             batch.base_action_log_probs = 2 * batch.action_log_probs
+            batch.values = None if critic is None else critic(batch)
         return batches
 
     monkeypatch.setattr(RemoteExperienceMaker, "make_experience", scored)
-    maker = _maker(settings)
-    # the shortest row may be the last: its scores come padded to the width of its batch
-    trajectories = sorted(made_up(conversation), key=lambda t: -len(t.rows[-1].ids))
-    experiences = maker.make_experience_batch(
-        [OpenRLHFExperience(labels=[t]) for t in trajectories]
-    )
+    maker = PaWExperienceMaker.__new__(PaWExperienceMaker)
+    maker.run, maker.max_return, maker.update = settings, 10.0, 4
+    maker.tokenizer, maker.initial_model_group = word_tokenizer(["red"]), SimpleNamespace()
+    samples = [OpenRLHFExperience(labels=[t]) for t in made_up(conversation, EPISODES)]
+    experiences = maker.make_experience_batch(samples)
     assert len(experiences) % 2 == 0
-
-    pool = collect(trajectories)
-    if old == "actor":
-        pool = _rescored(pool)
-    wanted = prepare(
-        pool, settings.algorithm, settings.objective, settings.world_model, 10.0, None, []
-    )
-    batches = [experience.labels[0].batch for experience in experiences]
-    worth = _worth(batches)
-    assert sorted(worth) == list(range(8))
-    for number, (advantage, weight) in worth.items():
-        assert advantage == pytest.approx(wanted.advantages[number].item())
-        assert weight == pytest.approx(wanted.plan.weights[number].item())
-    for batch in batches:
-        known = _known(batch.ids)[batch.action]
-        assert torch.allclose(batch.ref_logprob[batch.action], 2 * known)
-        if old == "actor":
-            assert torch.allclose(batch.logprob[batch.action], known)
-    assert maker.metrics["logprob_gap"] > 0
+    assert {int(experience.info["update"][0]) for experience in experiences} == {4}
+    return maker, [experience.labels[0].batch for experience in experiences]
 
 
-def _rescored(pool: Any) -> Any:
-    """The pool with the actor's log-probabilities in the place of the sampler's."""
-    rows = [
-        replace(
-            row, logprob=[p if r == ACTION else 0.0 for p, r in zip(own, row.role, strict=True)]
-        )
-        for row in pool.rows
-        for own in [_known(torch.tensor(row.ids)).tolist()]
-    ]
-    return replace(pool, rows=rows)
-
-
-def _worth(batches: list[Any]) -> dict[int, tuple[float, float]]:
-    """By transition, its advantage (of each token the same) and its world-model weight."""
-    found = {}
+def _turns(batches: list[Any]) -> Iterator[tuple[int, Any, torch.Tensor]]:
+    """Each transition, the micro-batch that it is in, and where in it; every one is in some."""
+    seen = set()
     for batch in batches:
         for number in batch.turn[batch.action].unique().tolist():
-            own = batch.turn == number
-            (advantage,) = batch.advantage[own & batch.action].unique().tolist()
-            found[number] = (advantage, batch.wm_weight[own].sum().item())
-    return found
+            seen.add(number)
+            yield number, batch, batch.turn == number
+    assert seen == set(range(8))
 
 
-def _maker(settings: Any) -> PaWExperienceMaker:
-    maker = PaWExperienceMaker.__new__(PaWExperienceMaker)
-    maker.run, maker.max_return, maker.update = settings, 10.0, 0
-    maker.tokenizer, maker.initial_model_group = word_tokenizer(["red"]), SimpleNamespace()
-    return maker
+def _pool(conversation: bool = False) -> Pool:
+    return collect(made_up(conversation, EPISODES))
 
 
-def _parts(
-    monkeypatch: pytest.MonkeyPatch, actor: Any, *changes: str, made: Any = made_up
-) -> tuple[Any, Any, Any]:
-    """The maker, each transition's (advantage, weight), and the pool; the actor scores so."""
-    given = ["engine=openrlhf", "world_model.alpha=0.5", "openrlhf.colocate=none", *changes]
-    settings = load_settings("smoke", [*given, "openrlhf.gpus_per_node=1"])
+def _with(pool: Pool, logprobs: torch.Tensor) -> Pool:
+    """The pool with other log-probabilities in the place of the sampler's."""
+    pairs = zip(pool.rows, pool.by_row(logprobs), strict=True)
+    return replace(pool, rows=[replace(row, logprob=own) for row, own in pairs])
 
-    def scored(self: Any, batches: list[Any]) -> list[Any]:
-        for batch in batches:
-            batch.action_log_probs = actor(batch.sequences)[:, 1:] * batch.action_mask
-            batch.base_action_log_probs = batch.action_log_probs
-        return batches
 
-    monkeypatch.setattr(RemoteExperienceMaker, "make_experience", scored)
-    maker = _maker(settings)
-    experiences = maker.make_experience_batch([OpenRLHFExperience(labels=[t]) for t in made(False)])
-    batches = [experience.labels[0].batch for experience in experiences]
-    return maker, batches, maker.scored_pool(made(False))[0]
+def _by_ids(pool: Pool) -> torch.Tensor:
+    return pool.at_actions([_known(torch.tensor(row.ids)) for row in pool.rows])
+
+
+def _prepared(pool: Pool, s: Settings, signals: Signals | None = None) -> Prepared:
+    return prepare(pool, s.algorithm, s.objective, s.world_model, 10.0, signals, [])
+
+
+CASES = [
+    ("grpo", False, "actor"),
+    ("grpo", True, "actor"),
+    ("gigpo", False, "actor"),
+    ("gigpo", True, "rollout"),
+    ("rloo", False, "rollout"),
+    ("reinforce_pp", True, "actor"),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "conversation", "old"), CASES)
+def test_what_openrlhfs_actor_scores_is_worth_what_the_local_engine_finds(
+    monkeypatch: pytest.MonkeyPatch, algorithm: str, conversation: bool, old: str
+) -> None:
+    """Advantages, selected set and weights, from the forward passes of either engine (float32)."""
+    # vLLM's own log-probabilities are an importance ratio already
+    stale = ("openrlhf.max_staleness=1", "openrlhf.colocate=none") if old == "rollout" else ()
+    changes = (f"algorithm.name={algorithm}", f"openrlhf.old_logprobs={old}", *stale)
+    settings = _settings("rollout.temperature=0.8", *changes)
+    policy = word_policy(["red"])
+    actor = Actor(policy.model, temperature=0.8)
+    actor.packing_samples = False
+
+    def scored(batch: Any) -> Any:
+        return actor(batch.sequences, batch.action_mask, attention_mask=batch.attention_mask)
+
+    maker, batches = _made(monkeypatch, settings, conversation, scored)
+    pool = _pool(conversation)
+    read = [trimmed(row) for row in pool.rows]
+    known = pool.at_actions(row_logprobs(policy, read, 10**6, 0.8))
+    expected = known if old == "actor" else pool.logprob
+    wanted = _prepared(_with(pool, expected), settings)
+    advantages, weights = torch.zeros(8), torch.zeros(8)
+    for number, batch, own in _turns(batches):
+        places = batch.action & own
+        assert torch.allclose(batch.logprob[places], expected[pool.turn == number], atol=1e-5)
+        reference = 2 * known[pool.turn == number]
+        assert torch.allclose(batch.ref_logprob[places], reference, atol=1e-5)
+        [advantages[number]] = batch.advantage[places].unique()
+        weights[number] = batch.wm_weight[own].sum()
+    assert torch.allclose(advantages, wanted.advantages, atol=1e-5)
+    assert torch.allclose(weights, wanted.plan.weights.float(), atol=1e-5)
+    assert 0 < int((weights != 0).sum()) < 8
+    threshold = pytest.approx(wanted.metrics["entropy_threshold"], rel=1e-5)
+    assert maker.metrics["entropy_threshold"] == threshold
+    assert maker.metrics["logprob_gap"] > 0
+    assert "importance_mean" not in maker.metrics
 
 
 def test_a_stale_batch_is_selected_by_the_policy_that_sampled_and_weighed_against_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    maker, batches, scored = _parts(monkeypatch, _known, "openrlhf.max_staleness=1")
-    pool = collect(made_up(False))  # with the log-probabilities at sampling
-    s = maker.run
-    wanted = prepare(pool, s.algorithm, s.objective, s.world_model, 10.0)
+    settings = _settings("openrlhf.max_staleness=1", "openrlhf.colocate=none")
+    maker, batches = _made(monkeypatch, settings)
+    scored, _, _ = maker.scored_pool(made_up(False, EPISODES))
+    pool = _pool()  # with the log-probabilities at sampling
+    wanted = _prepared(pool, settings)
     assert 0 < (wanted.plan.weights > 0).sum() < 8
-    old = pool.at_actions([_known(torch.tensor(row.ids)) for row in pool.rows])
+    old = _by_ids(pool)
     assert torch.allclose(scored.logprob, old)
     ratios = (old - pool.logprob).exp()
     importance = pool.at_actions([row.importance for row in scored.rows])
     assert torch.allclose(importance, ratios.clamp(max=2.0))
-    for batch in batches:
-        for number in batch.turn[batch.action].unique().tolist():
-            own = batch.turn == number
-            expected = wanted.advantages[number] * importance[pool.turn == number]
-            assert torch.allclose(batch.advantage[own & batch.action], expected)
-            weight = batch.wm_weight[own].sum().item()  # no ratio belongs here
-            assert weight == pytest.approx(wanted.plan.weights[number].item())
+    for number, batch, own in _turns(batches):
+        expected = wanted.advantages[number] * importance[pool.turn == number]
+        assert torch.allclose(batch.advantage[own & batch.action], expected)
+        weight = batch.wm_weight[own].sum().item()  # no ratio belongs here
+        assert weight == pytest.approx(wanted.plan.weights[number].item())
     # by the actor's arithmetic another set would be selected: the test can tell them apart
-    other = prepare(_rescored(pool), s.algorithm, s.objective, s.world_model, 10.0)
+    other = _prepared(_with(pool, old), settings)
     assert not torch.equal(other.plan.weights > 0, wanted.plan.weights > 0)
     assert maker.metrics["importance_capped"] == pytest.approx((ratios >= 2).float().mean().item())
     assert maker.metrics["importance_mean"] == pytest.approx(importance.mean().item())
 
 
-def test_a_batch_by_the_policy_that_learns_is_worth_what_it_is_in_turns(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Staleness 0: the actor gives the tokens the log-probabilities that they were sampled with."""
-
-    def trajectories(conversation: bool) -> list[Any]:
-        made = made_up(conversation)
-        for row in (row for t in made for row in t.rows):
-            known = _known(torch.tensor(row.ids)).tolist()
-            row.logprob = [p if r == ACTION else 0.0 for p, r in zip(known, row.role, strict=True)]
-        return made
-
-    turns, expected, _ = _parts(monkeypatch, _known, made=trajectories)
-    changes = "openrlhf.max_staleness=1"
-    beside, found, pool = _parts(monkeypatch, _known, changes, made=trajectories)
-    assert _worth(found) == _worth(expected)
-    assert pool.at_actions([row.importance for row in pool.rows]).tolist() == [1.0] * len(pool.turn)
-    assert "importance_mean" not in turns.metrics
-    assert beside.metrics["importance_capped"] == 0
-
-
-def test_vllms_own_log_probabilities_are_the_importance_ratio_already(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    changes = ("openrlhf.max_staleness=1", "openrlhf.old_logprobs=rollout")
-    _, _, scored = _parts(monkeypatch, _known, *changes)
-    assert torch.equal(scored.logprob, collect(made_up(False)).logprob)
-    assert all(row.importance is None for row in scored.rows)
-
-
-@pytest.mark.parametrize("algorithm", ["grpo", "gigpo", "rloo", "reinforce_pp"])
-@pytest.mark.parametrize("conversation", [False, True])
-def test_what_openrlhfs_actor_scores_is_worth_what_the_local_engine_finds(
-    monkeypatch: pytest.MonkeyPatch,
-    conversation: bool,
-    algorithm: str,
-) -> None:
-    """Advantages, selected set and weights, from the forward passes of either engine (float32)."""
-    settings = load_settings(
-        "smoke",
-        [
-            "engine=openrlhf",
-            f"algorithm.name={algorithm}",
-            "world_model.alpha=0.5",
-            "rollout.temperature=0.8",
-            "optimizer.minibatches=1",
-            "optimizer.micro_batch_tokens=30",
-            "openrlhf.gpus_per_node=1",
-        ],
-    )
-    policy = LocalPolicy(scratch_model(one_rank.SMALL, 64, 0), word_tokenizer(["red"]))
-    actor = Actor(policy.model, temperature=0.8)
-    actor.packing_samples = False
-
-    def scored(self: Any, batches: list[Any]) -> list[Any]:
-        for batch in batches:
-            batch.action_log_probs = actor(
-                batch.sequences, batch.action_mask, attention_mask=batch.attention_mask
-            )
-            batch.base_action_log_probs = batch.action_log_probs
-        return batches
-
-    monkeypatch.setattr(RemoteExperienceMaker, "make_experience", scored)
-    maker = _maker(settings)
-    experiences = maker.make_experience_batch(
-        [OpenRLHFExperience(labels=[t]) for t in made_up(conversation)]
-    )
-
-    pool = collect(made_up(conversation))
-    known = row_logprobs(policy, [trimmed(row) for row in pool.rows], 10**6, 0.8)
-    pool = replace(
-        pool,
-        rows=[
-            replace(row, logprob=own.tolist() + [0.0] * (len(row.ids) - len(own)))
-            for row, own in zip(pool.rows, known, strict=True)
-        ],
-    )
-    wanted = prepare(
-        pool, settings.algorithm, settings.objective, settings.world_model, 10.0, None, []
-    )
-    batches = [experience.labels[0].batch for experience in experiences]
-    for batch in batches:
-        for number in batch.turn[batch.action].unique().tolist():
-            own = batch.logprob[batch.action & (batch.turn == number)]
-            assert torch.allclose(own, pool.logprob[pool.turn == number], atol=1e-5)
-    found = _worth(batches)
-    advantages, weights = (torch.tensor(v) for v in zip(*map(found.get, range(8)), strict=True))
-    assert torch.allclose(advantages, wanted.advantages, atol=1e-5)
-    assert torch.allclose(weights, wanted.plan.weights.float(), atol=1e-5)
-    assert 0 < int((weights != 0).sum()) < 8
-    assert wanted.metrics["entropy_threshold"] == pytest.approx(
-        maker.metrics["entropy_threshold"], rel=1e-5
-    )
-
-
 @pytest.mark.parametrize("level", ["turn", "token"])
 @pytest.mark.parametrize("conversation", [False, True])
 def test_openrlhfs_critic_teaches_what_the_local_engines_would(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    conversation: bool,
-    level: str,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, conversation: bool, level: str
 ) -> None:
     """Advantages, value targets and old values, from the forward passes of either critic (float32)."""
-    settings = load_settings(
-        "smoke",
-        [
-            "engine=openrlhf",
-            "algorithm.name=ppo",
-            f"algorithm.level={level}",
-            "algorithm.lam=0.9",
-            "optimizer.minibatches=1",
-            "optimizer.micro_batch_tokens=30",
-            "openrlhf.gpus_per_node=1",
-        ],
-    )
-    policy = LocalPolicy(scratch_model(one_rank.SMALL, 64, 0), word_tokenizer(["red"]))
+    settings = _settings("algorithm.name=ppo", f"algorithm.level={level}", "algorithm.lam=0.9")
+    policy = word_policy(["red"])
     policy.save(tmp_path)
     local = Critic(policy, settings.algorithm.critic, level, 10**6)
     torch.nn.init.normal_(local.head.weight, generator=torch.Generator().manual_seed(5))
@@ -297,45 +200,18 @@ def test_openrlhfs_critic_teaches_what_the_local_engines_would(
     critic.score.weight.data.copy_(local.head.weight.detach())
     critic.eval()
 
-    def scored(self: Any, batches: list[Any]) -> list[Any]:
-        for batch in batches:
-            batch.action_log_probs = _known(batch.sequences[:, 1:]) * batch.action_mask
-            batch.base_action_log_probs = batch.action_log_probs
-            batch.values = critic(batch.sequences, batch.action_mask, batch.attention_mask)
-        return batches
+    def valued(batch: Any) -> Any:
+        return critic(batch.sequences, batch.action_mask, batch.attention_mask)
 
-    monkeypatch.setattr(RemoteExperienceMaker, "make_experience", scored)
-    maker = _maker(settings)
-    maker.update = 4
-    experiences = maker.make_experience_batch(
-        [OpenRLHFExperience(labels=[t]) for t in made_up(conversation)]
-    )
-
-    pool = collect(made_up(conversation))
+    _, batches = _made(monkeypatch, settings, conversation, critic=valued)
+    pool = _pool(conversation)
     signals = Signals(values=pool.at_actions(local.values(pool.rows)))
     assert signals.values is not None and signals.values.abs().max() > 0.1
-    wanted = prepare(
-        _rescored(pool),
-        settings.algorithm,
-        settings.objective,
-        settings.world_model,
-        10.0,
-        signals,
-        [],
-    )
-    expected = collate(wanted.rows, 0)
-    seen = set()
-    for experience in experiences:
-        assert int(experience.info["update"][0]) == 4
-        batch = experience.labels[0].batch
-        for number in batch.turn[batch.action].unique().tolist():
-            seen.add(number)
-            own, other = (x.action & (x.turn == number) for x in (batch, expected))
-            places = [value_places(x, level) for x in (batch, expected)]
-            assert torch.equal(places[0][own], places[1][other])
-            assert torch.allclose(batch.advantage[own], expected.advantage[other], atol=1e-5)
-            for name in ("value_target",):
-                ours = getattr(batch, name)[own & places[0]]
-                theirs = getattr(expected, name)[other & places[1]]
-                assert torch.allclose(ours, theirs, atol=1e-5), name
-    assert seen == set(range(8))
+    expected = collate(_prepared(_with(pool, _by_ids(pool)), settings, signals).rows, 0)
+    for number, batch, _ in _turns(batches):
+        own, other = (x.action & (x.turn == number) for x in (batch, expected))
+        places = [value_places(x, level) for x in (batch, expected)]
+        assert torch.equal(places[0][own], places[1][other])
+        assert torch.allclose(batch.advantage[own], expected.advantage[other], atol=1e-5)
+        ours = batch.value_target[own & places[0]]
+        assert torch.allclose(ours, expected.value_target[other & places[1]], atol=1e-5)

@@ -2,300 +2,168 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
-from files import load
 from servers import free_port
+from small_policies import word_policy
+from torch import Tensor
 from trajectories import made_up
 
 from paw_train.algorithms.critic import Critic
-from paw_train.algorithms.experience import Prepared, Signals, prepare
+from paw_train.algorithms.experience import Signals, prepare
 from paw_train.algorithms.pool import collect
-from paw_train.algorithms.update import (
-    Updater,
-    minibatches,
-    optimizer_steps,
-)
-from paw_train.losses.objective import ObjectiveSettings
+from paw_train.algorithms.update import Updater, averaged, minibatches, optimizer_steps
+from paw_train.losses.objective import LossOutput, ObjectiveSettings
 from paw_train.policies.local.guarded_step import TrainingDivergedError
 from paw_train.policies.local.policy import LocalPolicy
-from paw_train.policies.local.scratch import scratch_model, word_tokenizer
+from paw_train.rollouts.scoring import row_logprobs
 from paw_train.rollouts.tokens import TokenRow
-from paw_train.settings import (
-    AlgorithmSettings,
-    CriticSettings,
-    OptimizerSettings,
-    Settings,
-)
+from paw_train.settings import AlgorithmSettings, CriticSettings, OptimizerSettings, Settings
 from paw_train.settings.rollout import RolloutSettings
 from paw_train.settings.world_model import WorldModelSettings
+from paw_train.training.openrlhf.learning import learn
 from paw_train.training.openrlhf.sharding import shard_update
 from paw_train.training.phases import BUCKET
 
-one_rank = load("tests/openrlhf/one_rank.py")
-
+needs_deepspeed = pytest.mark.skipif(
+    not os.environ.get("PAW_CLUSTER_TESTS"), reason="DeepSpeed is imported: make test-openrlhf"
+)
 TEMPERATURE, SEED = 0.8, 3
 OBJECTIVE = ObjectiveSettings(kl_coef=0.05, entropy_coef=0.02)
 PAW = WorldModelSettings()
+ROW_BY_ROW = OptimizerSettings(micro_batch_tokens=1)
+MINIBATCHES = OptimizerSettings(minibatch_size=3, micro_batch_tokens=30)
+
+
+class Case(NamedTuple):
+    algorithm: str
+    conversation: bool = False
+    optimizer: OptimizerSettings = OptimizerSettings(micro_batch_tokens=40)
+    objective: ObjectiveSettings = OBJECTIVE
+    world_model: WorldModelSettings = PAW
+
+
 CASES = {
-    "grpo, one pass": ("grpo", False, OptimizerSettings(), OBJECTIVE, PAW),
-    "gigpo, a pass for each row": (
-        "gigpo",
-        False,
-        OptimizerSettings(micro_batch_tokens=1),
-        OBJECTIVE,
-        PAW,
-    ),
-    "dialogues": ("gigpo", True, OptimizerSettings(micro_batch_tokens=1), OBJECTIVE, PAW),
-    "mini-batches": (
+    "one pass": Case("grpo", optimizer=OptimizerSettings()),
+    "a pass for each row": Case("gigpo", optimizer=ROW_BY_ROW),
+    "sequence mean, no world model, no KL": Case(
         "rloo",
-        False,
-        OptimizerSettings(minibatch_size=3, micro_batch_tokens=30),
-        OBJECTIVE,
-        PAW,
+        optimizer=ROW_BY_ROW,
+        objective=ObjectiveSettings(kl_coef=0.0, aggregation="sequence-mean"),
+        world_model=WorldModelSettings.preset("off"),
     ),
-    "sequence mean, no world model, no KL": (
+    "dialogues of unequal length in mini-batches": Case(
+        "gigpo", True, MINIBATCHES, world_model=WorldModelSettings(loss="mae")
+    ),
+    "no policy term": Case(
         "grpo",
-        False,
-        OptimizerSettings(micro_batch_tokens=1),
-        ObjectiveSettings(kl_coef=0.0, aggregation="sequence-mean"),
-        WorldModelSettings.preset("off"),
+        objective=ObjectiveSettings(policy_coef=0.0, kl_coef=0.0),
+        world_model=WorldModelSettings.preset("echo", filter="warnings"),
     ),
-    "dialogues of unequal length in mini-batches, a mean over tokens": (
-        "gigpo",
-        True,
-        OptimizerSettings(minibatch_size=3, micro_batch_tokens=30),
-        ObjectiveSettings(kl_coef=0.05),
-        WorldModelSettings(loss="mae"),
-    ),
-    "no policy term": (
-        "grpo",
-        False,
-        OptimizerSettings(micro_batch_tokens=40),
-        ObjectiveSettings(policy_coef=0.0, kl_coef=0.0),
-        WorldModelSettings.preset("echo", filter="warnings"),
-    ),
-    "two steps ahead": (
-        "reinforce_pp",
-        False,
-        OptimizerSettings(micro_batch_tokens=40),
-        ObjectiveSettings(kl_coef=0.05),
-        WorldModelSettings(horizon=2, loss="ce"),
-    ),
+    "two steps ahead": Case("reinforce_pp", world_model=WorldModelSettings(horizon=2, loss="ce")),
 }
-
-
-CRITICS = {
-    "a value a turn": ("turn", False, OptimizerSettings(micro_batch_tokens=1)),
-    "a value a token": (
-        "token",
-        True,
-        OptimizerSettings(minibatch_size=3, micro_batch_tokens=30),
-    ),
-}
+CRITICS = {"a value a turn": ("turn", False, ROW_BY_ROW), "a token": ("token", True, MINIBATCHES)}
 
 
 def _policy(seed: int) -> LocalPolicy:
-    tokenizer = word_tokenizer(["red green blue"])
-    return LocalPolicy(scratch_model(one_rank.SMALL, 64, seed), tokenizer)
+    return word_policy(["red green blue"], seed)
 
 
-def _experience(
-    name: str,
-    trajectories: list[Any],
-    objective: ObjectiveSettings,
-    world_model: WorldModelSettings,
-) -> Prepared:
-    pool = collect(trajectories)
-    algorithm = AlgorithmSettings(name=name)
-    return prepare(pool, algorithm, objective, world_model, 10.0, ask=[7, 8])
+def _rows(case: Case) -> list[TokenRow]:
+    pool, algorithm = collect(made_up(case.conversation)), AlgorithmSettings(name=case.algorithm)
+    return prepare(pool, algorithm, case.objective, case.world_model, 10.0, ask=[7, 8]).rows
 
 
-class Local:
-    """The local engine on the same rows; keeps the gradient of each of its optimiser steps."""
+def _kept(adamw: Any, parameters: list[Any]) -> list[Tensor]:
+    """The gradient of each step that an optimiser takes from now on."""
+    found: list[Tensor] = []
+    take = adamw.step
 
-    def __init__(self, rows: list[TokenRow], case: Any) -> None:
-        _, _, optimizer, objective, world_model = case
-        self.policy, self.reference = _policy(0), _policy(1)
-        updater = Updater(
-            self.policy,
-            self.reference if objective.kl_coef else None,  # type: ignore[arg-type]
-            OptimizerSettings(
-                lr=0.0,
-                max_grad_norm=1e9,
-                minibatch_size=optimizer.minibatch_size,
-                micro_batch_tokens=10**6,
-            ),
-            objective,
-            world_model,
-            TEMPERATURE,
-            1,
-        )
-        self.gradients: list[Any] = []
-        [adamw] = updater.optimizers
-        take = adamw.step
+    def kept() -> None:
+        found.append(torch.cat([p.grad.flatten() for p in parameters]))
+        take()
 
-        def kept() -> None:
-            self.gradients.append(torch.cat([p.grad.flatten() for p in updater.parameters]))
-            take()
-
-        adamw.step = kept  # type: ignore[method-assign, assignment]
-        self.metrics = updater.step(rows, 0, SEED)
-
-
-def _known(policy: LocalPolicy, rows: list[TokenRow]) -> list[TokenRow]:
-    """Rows with the reference's log-probabilities of their tokens, as the experience maker has them."""
-    found = []
-    with torch.no_grad():
-        for row in rows:
-            ids = torch.tensor([row.ids])
-            logits = policy.model(input_ids=ids).logits[:, :-1] / TEMPERATURE
-            chosen = logits.log_softmax(-1).gather(-1, ids[:, 1:, None]).flatten()
-            found.append(replace(row, ref_logprob=[0.0, *chosen.tolist()]))
+    adamw.step = kept
     return found
 
 
+class Local(NamedTuple):
+    """What the local engine computes of the same rows."""
+
+    metrics: dict[str, float]
+    gradients: list[Tensor]
+    """of each optimiser step"""
+
+
 def _case(name: str, ranks: int) -> tuple[dict[str, Any], Local]:
-    algorithm, conversation, optimizer, objective, world_model = CASES[name]
-    rows = _experience(algorithm, made_up(conversation), objective, world_model).rows
-    local = Local(rows, CASES[name])
-    known = _known(local.reference, rows) if objective.kl_coef else rows
-    return {
-        "micro_batches": shard_update(known, optimizer, ranks, SEED, 0),
-        "objective": objective,
-        "world_model": world_model,
-        "settings": Settings(
-            objective=objective,
-            world_model=world_model,
-            rollout=RolloutSettings(temperature=TEMPERATURE),
-            optimizer=optimizer,
-            engine="openrlhf",
-        ),
-        "shape": one_rank.SMALL.model_dump(),
-        "model": local.policy.model.state_dict(),
-        "vocabulary": 64,
-        "temperature": TEMPERATURE,
-    }, local
-
-
-class LocalCritic:
-    """The local engine's critic on the same rows; keeps the gradient of each of its steps."""
-
-    def __init__(self, name: str) -> None:
-        level, conversation, self.optimizer = CRITICS[name]
-        self.policy = _policy(0)
-        critic = Critic(self.policy, CriticSettings(lr=0.0), level, 10**6, max_grad_norm=1e9)
-        torch.nn.init.normal_(critic.head.weight, generator=torch.Generator().manual_seed(5))
-        self.head = critic.head.weight.detach().clone()
-        pool = collect(made_up(conversation))
-        self.values = pool.at_actions(critic.values(pool.rows))
-        algorithm = AlgorithmSettings(name="ppo", level=level, lam=0.9)
-        signals = Signals(values=self.values)
-        self.rows = prepare(pool, algorithm, OBJECTIVE, PAW, 10.0, signals, ask=[7, 8]).rows
-        self.gradients: list[Any] = []
-        take = critic.adamw.step
-
-        def kept() -> None:
-            own = [p.grad.flatten() for p in critic.parameters[:-1]]  # OpenRLHF's head has no bias
-            self.gradients.append(torch.cat(own))
-            take()
-
-        critic.adamw.step = kept  # type: ignore[method-assign, assignment]
-        count = optimizer_steps(self.optimizer, len(self.rows))
-        self.steps = [critic.step(rows) for rows in minibatches(self.rows, count, SEED)]
-
-
-def _critic_case(
-    name: str, ranks: int, folder: Path | None = None
-) -> tuple[dict[str, Any], LocalCritic]:
-    level, _, optimizer = CRITICS[name]
-    local = LocalCritic(name)
-    case = {
-        "micro_batches": shard_update(local.rows, optimizer, ranks, SEED, 0),
-        "model": local.policy.model.state_dict(),
-        "vocabulary": 64,
-        "head": local.head,
-        "level": level,
-    }
-    if folder is not None:
-        local.policy.save(folder)
-        algorithm = AlgorithmSettings(name="ppo", level=level)
-        settings = Settings(algorithm=algorithm, optimizer=optimizer, engine="openrlhf")
-        case |= {"folder": str(folder), "settings": settings}
-    return case, local
-
-
-def _compare_critics(result: dict[str, Any], local: LocalCritic) -> None:
-    assert len(result["gradients"]) == len(local.gradients)
-    for ours, theirs in zip(result["gradients"], local.gradients, strict=True):
-        assert theirs.abs().max() > 1e-3
-        # returns near 10 make gradients that large: float32 rounds them by parts of the largest
-        assert torch.allclose(ours, theirs, rtol=1e-5, atol=1e-6 * float(theirs.abs().max()))
-    ours, theirs = (
-        sum(step["value_loss"] for step in steps) / len(steps)
-        for steps in (result["steps"], local.steps)
+    case, policy = CASES[name], _policy(0)
+    reference = _policy(1) if case.objective.kl_coef else None
+    undivided = case.optimizer.replace(lr=0.0, max_grad_norm=1e9, micro_batch_tokens=10**6)
+    terms = (case.objective, case.world_model)
+    updater = Updater(policy, reference, undivided, *terms, TEMPERATURE, 1)
+    gradients = _kept(updater.optimizers[0], updater.parameters)
+    rows = _rows(case)
+    metrics = updater.step(rows, 0, SEED)
+    known = rows
+    if reference is not None:  # whose log-probabilities come from the experience maker
+        scored = row_logprobs(reference, rows, 10**6, TEMPERATURE)
+        pairs = zip(rows, scored, strict=True)
+        known = [replace(row, ref_logprob=found.tolist()) for row, found in pairs]
+    settings = Settings(
+        objective=case.objective,
+        world_model=case.world_model,
+        rollout=RolloutSettings(temperature=TEMPERATURE),
+        optimizer=case.optimizer,
+        engine="openrlhf",
     )
-    assert ours == pytest.approx(theirs, rel=1e-5)
+    parts = shard_update(known, case.optimizer, ranks, SEED, 0)
+    given = {"micro_batches": parts, "settings": settings, "model": policy.model}
+    return given, Local(metrics, gradients)
 
 
-def _compare(result: dict[str, Any], local: Local) -> None:
-    assert len(result["gradients"]) == len(local.gradients)
+def _critic_case(name: str, ranks: int, folder: Path) -> tuple[dict[str, Any], Local]:
+    level, conversation, optimizer = CRITICS[name]
+    policy = _policy(0)
+    policy.save(folder)
+    critic = Critic(policy, CriticSettings(lr=0.0), level, 10**6, max_grad_norm=1e9)
+    torch.nn.init.normal_(critic.head.weight, generator=torch.Generator().manual_seed(5))
+    pool = collect(made_up(conversation))
+    signals = Signals(values=pool.at_actions(critic.values(pool.rows)))
+    algorithm = AlgorithmSettings(name="ppo", level=level, lam=0.9)
+    rows = prepare(pool, algorithm, OBJECTIVE, PAW, 10.0, signals, ask=[7, 8]).rows
+    gradients = _kept(critic.adamw, critic.parameters[:-1])  # OpenRLHF's head has no bias
+    count = optimizer_steps(optimizer, len(rows))
+    steps = [critic.step(part) for part in minibatches(rows, count, SEED)]
+    case = {
+        "micro_batches": shard_update(rows, optimizer, ranks, SEED, 0),
+        "settings": Settings(algorithm=algorithm, optimizer=optimizer, engine="openrlhf"),
+        "head": critic.head.weight.detach().clone(),
+        "folder": str(folder),
+    }
+    return case, Local({"value_loss": averaged(steps)["value_loss"]}, gradients)
+
+
+def _compare(result: dict[str, Any], local: Local, where: str) -> None:
+    assert len(result["gradients"]) == len(local.gradients), where
     for ours, theirs in zip(result["gradients"], local.gradients, strict=True):
-        assert theirs.abs().max() > 1e-3
-        assert torch.allclose(ours, theirs, rtol=1e-5, atol=1e-6)
-    for name in (
-        "policy_loss",
-        "kl",
-        "wm_term",
-        "wm_loss",
-        "clipped_share",
-        "entropy",
-        "grad_norm",
-    ):
-        if name in local.metrics:
-            values = [step[name] for step in result["steps"]]
-            assert sum(values) / len(values) == pytest.approx(
-                local.metrics[name], rel=1e-5, abs=1e-6
-            ), name
-    if "wm_term" in local.metrics:
-        assert local.metrics["wm_term"] != 0.0
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_one_rank_learns_what_the_local_engine_learns(name: str) -> None:
-    case, local = _case(name, 1)
-    result = one_rank.run(case, 0, 1)
-    _compare(result, local)
-    if "pass for each row" in name:
-        assert result["micro_batches"] == 8
-
-
-@pytest.mark.parametrize("name", CRITICS)
-def test_a_critic_on_one_rank_learns_what_the_local_engines_learns(name: str) -> None:
-    case, local = _critic_case(name, 1)
-    _compare_critics(one_rank.run(case, 0, 1), local)
-
-
-@pytest.mark.slow
-def test_ranks_together_learn_what_the_local_engine_learns(tmp_path: Path) -> None:
-    made = [_case(name, 2) for name in CASES]
-    made += [_critic_case(name, 2) for name in CRITICS]  # type: ignore[misc]
-    cases, locals_ = zip(*made, strict=True)
-    torch.save(list(cases), tmp_path / "cases.pt")
-    results = _ranks("one_rank.py", 2, tmp_path)
-    for first, second, local in zip(*results, locals_, strict=True):
-        (_compare_critics if isinstance(local, LocalCritic) else _compare)(first, local)
-        assert first["steps"] == second["steps"]
-        assert first["micro_batches"] == second["micro_batches"]
+        largest = float(theirs.abs().max())
+        assert largest > 1e-3
+        # returns near 10 make a critic's gradients that large, and float32 rounds by parts of them
+        scale = largest if "value_loss" in local.metrics else 1.0
+        assert torch.allclose(ours, theirs, rtol=1e-5, atol=1e-6 * scale), where
+    compared = {"policy_loss", "kl", "wm_term", "wm_loss", "clipped_share", "entropy", "grad_norm"}
+    for name in local.metrics.keys() & {*compared, "value_loss"}:
+        values = [step[name] for step in result["steps"]]
+        wanted = pytest.approx(local.metrics[name], rel=1e-5, abs=1e-6)
+        assert sum(values) / len(values) == wanted, f"{where}: {name}"
+    assert local.metrics.get("wm_term") != 0.0
 
 
 LAYOUTS = [(2, False), (3, False), (2, True)]
@@ -303,77 +171,38 @@ LAYOUTS = [(2, False), (3, False), (2, True)]
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    not os.environ.get("PAW_CLUSTER_TESTS"), reason="DeepSpeed is imported: make test-openrlhf"
-)
+@needs_deepspeed
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_deepspeed_learns_what_the_local_engine_learns(tmp_path: Path, ranks: int) -> None:
-    made = [_case(name, ranks) for name in CASES]
-    made += [
-        _critic_case(name, ranks, tmp_path / str(number))  # type: ignore[misc]
-        for number, name in enumerate(CRITICS)
-    ]
-    cases, locals_ = zip(*made, strict=True)
-    given = {"cases": list(cases), "layouts": LAYOUTS}
-    torch.save(given, tmp_path / "cases.pt")
-    results = _ranks("one_deepspeed_rank.py", ranks, tmp_path, str(free_port()))
-    for own in results:  # every rank has the gradients and metrics of all
+    made = {name: _case(name, ranks) for name in CASES}
+    assert len(made["a pass for each row"][0]["micro_batches"][0]) == 8 // ranks
+    made |= {name: _critic_case(name, ranks, tmp_path / name) for name in CRITICS}
+    given = {"cases": [case for case, _ in made.values()], "layouts": LAYOUTS}
+    for own in _ranks(ranks, tmp_path, given):  # every rank has the gradients and metrics of all
         for layout, found in zip(LAYOUTS, own, strict=True):
-            for name, result, local in zip([*CASES, *CRITICS], found, locals_, strict=True):
-                with _named(f"ZeRO-{layout[0]}, packing {layout[1]}, {name}"):
-                    (_compare_critics if isinstance(local, LocalCritic) else _compare)(
-                        result, local
-                    )
+            for (name, (_, local)), result in zip(made.items(), found, strict=True):
+                _compare(result, local, f"ZeRO-{layout[0]}, packing {layout[1]}, {name}")
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    not os.environ.get("PAW_CLUSTER_TESTS"), reason="DeepSpeed is imported: make test-openrlhf"
-)
-@pytest.mark.parametrize(
-    ("stage", "kind", "total", "averages"),
-    [
-        (2, "", 258, "float32"),
-        (3, "", 258, "float32"),
-        (2, "plain", 256, "bfloat16"),
-    ],
-)
-def test_deepspeed_sums_and_averages_gradients_in_float32(
-    stage: int, kind: str, total: int, averages: str
-) -> None:
+@needs_deepspeed
+def test_deepspeed_sums_and_averages_gradients_in_float32(tmp_path: Path) -> None:
     """The last case fails when DeepSpeed does by itself what ours makes it do."""
-    command = [sys.executable, str(Path(__file__).with_name("sum_of_gradients.py")), str(stage)]
-    done = subprocess.run(
-        [*command, str(free_port()), kind],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=True,
-    )
-    assert f"sum {total}.0" in done.stdout
-    assert f"averages torch.{averages}" in done.stdout
-    # what the plan reckons with
-    assert (f"bucket {int(BUCKET)}" in done.stdout) is (kind != "plain")
+    [(zero2, zero3, plain)] = _ranks(1, tmp_path, {"sums": [(2, False), (3, False), (2, True)]})
+    # the size of a bucket is what the plan reckons with
+    assert zero2 == zero3 == (258.0, torch.float32, int(BUCKET))
+    assert plain[:2] == (256.0, torch.bfloat16) and plain[2] != int(BUCKET)
 
 
-@contextlib.contextmanager
-def _named(case: str) -> Iterator[None]:
-    try:
-        yield
-    except AssertionError as error:
-        raise AssertionError(f"{case}: {error}") from error
-
-
-def _ranks(program: str, ranks: int, folder: Path, *arguments: str) -> list[Any]:
-    """What each of so many processes of a program wrote."""
-    command = [sys.executable, str(Path(__file__).with_name(program))]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+def _ranks(ranks: int, folder: Path, given: dict[str, Any]) -> list[Any]:
+    """What each of so many processes of DeepSpeed made of what they were given."""
+    torch.save(given, folder / "given.pt")
+    program = Path(__file__).with_name("one_deepspeed_rank.py")
+    arguments = [str(ranks), str(folder), str(free_port())]
     running = [
         subprocess.Popen(
-            [*command, str(rank), str(ranks), str(folder), *arguments],
-            env=environment,
+            [sys.executable, str(program), str(rank), *arguments],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
             cwd=Path(__file__).parents[2],
         )
         for rank in range(ranks)
@@ -388,7 +217,7 @@ def _ranks(program: str, ranks: int, folder: Path, *arguments: str) -> list[Any]
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 def test_a_cut_loses_nothing_and_keeps_the_ranks_in_step(ranks: int) -> None:
-    rows = _experience("gigpo", made_up(False), OBJECTIVE, PAW).rows
+    rows = _rows(Case("gigpo"))
     optimizer = OptimizerSettings(minibatch_size=3, micro_batch_tokens=25)
     shards = shard_update(rows, optimizer, ranks, SEED, 0)
     assert len({len(own) for own in shards}) == 1
@@ -396,6 +225,7 @@ def test_a_cut_loses_nothing_and_keeps_the_ranks_in_step(ranks: int) -> None:
     assert sum(part.last for part in shards[0]) == 3
     found: dict[tuple[int, ...], tuple[list[float], list[float]]] = {}
     for batch in (part.batch for own in shards for part in own):
+        assert batch.ids.numel() <= 25
         for b in range(len(batch.ids)):
             length = int(batch.attention_mask[b].sum())
             if batch.action[b].any():  # not idle
@@ -410,16 +240,8 @@ def test_a_cut_loses_nothing_and_keeps_the_ranks_in_step(ranks: int) -> None:
         assert weight == pytest.approx(row.wm_weight)
 
 
-def test_micro_batches_stay_inside_the_token_budget() -> None:
-    rows = _experience("grpo", made_up(False), OBJECTIVE, PAW).rows
-    longest = max(len(row.ids) for row in rows)
-    optimizer = OptimizerSettings(micro_batch_tokens=2 * longest)
-    for own in shard_update(rows, optimizer, 2, 0, 0):
-        assert all(part.batch.ids.numel() <= 2 * longest for part in own)
-
-
 def test_a_loss_that_is_not_finite_ends_the_run_before_a_step() -> None:
-    case, _ = _case("grpo, one pass", 1)
-    case["model"] = {name: value * float("nan") for name, value in case["model"].items()}
+    [parts] = shard_update(_rows(Case("grpo")), OptimizerSettings(), 1, SEED, 0)
+    output = LossOutput(torch.tensor(float("nan")), torch.tensor(1.0), None, {})
     with pytest.raises(TrainingDivergedError, match=r"loss of an optimiser step is nan"):
-        one_rank.run(case, 0, 1)
+        learn(parts, lambda _: output, lambda _: None, pytest.fail, lambda own: own, 1)

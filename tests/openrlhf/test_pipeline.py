@@ -45,62 +45,30 @@ def test_no_rollout_is_staler_than_the_bound_or_of_two_policies(seed: int) -> No
         pipeline.take()
 
 
-class Gated:
-    """Rollouts that begin when asked for and end when let."""
+def test_rollouts_begin_unasked_where_there_is_room_and_weights_wait_for_them() -> None:
+    began, let = ([threading.Event() for _ in range(4)] for _ in range(2))
 
-    def __init__(self) -> None:
-        self.began = [threading.Event() for _ in range(4)]
-        self.let = [threading.Event() for _ in range(4)]
-
-    def __iter__(self) -> Iterator[int]:
+    def rollouts() -> Iterator[int]:
         for number in range(4):
-            self.began[number].set()
-            assert self.let[number].wait(SOON)
+            began[number].set()
+            assert let[number].wait(SOON)
             yield number
 
-
-def test_the_next_rollout_is_under_way_while_the_trainer_has_one() -> None:
-    gated = Gated()
-    gated.let[0].set()
-    pipeline = RolloutPipeline(iter(gated), 1)
+    let[0].set()
+    pipeline = RolloutPipeline(rollouts(), 2)
     assert pipeline.take() == 0
-    assert gated.began[1].wait(SOON)  # nobody has asked for it
-    gated.let[1].set()
-    with pipeline.paused():  # waits for it, and no other begins
-        assert not gated.began[2].is_set()
-    assert not gated.began[2].wait(0.05)  # one is there that was not taken
-    assert pipeline.take() == 1
-    assert gated.began[2].wait(SOON)
-    gated.let[2].set()
-    gated.let[3].set()
-
-
-def test_weights_wait_for_the_rollout_under_way() -> None:
-    gated = Gated()
-    gated.let[0].set()
-    pipeline = RolloutPipeline(iter(gated), 2)
-    pipeline.take()
-    assert gated.began[1].wait(SOON)
-    sent, done = threading.Event(), threading.Event()
-
-    def send() -> None:
-        with pipeline.paused():
-            sent.set()
-            assert done.wait(SOON)
-
-    thread = threading.Thread(target=send)
-    thread.start()
-    assert not sent.wait(0.05)
-    gated.let[1].set()
-    assert sent.wait(SOON)
-    # there is room for another ahead, and it waits for the weights
-    assert not gated.began[2].wait(0.05)
-    done.set()
-    assert gated.began[2].wait(SOON)
-    thread.join()
+    assert began[1].wait(SOON)
+    threading.Timer(0.05, let[1].set).start()
+    with pipeline.paused():
+        assert let[1].is_set()
+        assert not began[2].wait(0.05)  # there is room for it, and it waits for the weights
     assert pipeline.waited > 0
-    for event in gated.let:
-        event.set()
+    assert began[2].wait(SOON)
+    let[2].set()
+    assert not began[3].wait(0.05)  # two are there that were not taken
+    assert pipeline.take() == 1
+    assert began[3].wait(SOON)
+    let[3].set()
 
 
 def test_an_error_of_a_rollout_reaches_the_trainer_after_what_came_before() -> None:

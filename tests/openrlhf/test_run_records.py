@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from paw_gym.transition import Episode, Transition
+from trajectories import made_up
+
 from paw_train.reporting.run.data import load_run
 from paw_train.rollouts.rollout import Trajectory
 from paw_train.training.openrlhf.run_records import RunRecords, note_restart
@@ -17,25 +18,21 @@ def _rows(folder: Path, kind: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-def _step(success: bool) -> Transition:
-    info = {"success": success, "score": 0.5 + success / 2}
-    return Transition("env", "t", "e", 0, "", "", "", "", 0.0, "", True, False, True, info)
-
-
 def _episodes() -> list[Trajectory]:
-    good = [Episode("env", f"t{i}", f"t{i}#0-0", transitions=[_step(i == 0)]) for i in range(3)]
-    return [Trajectory(e) for e in [*good, Episode("env", "t3", "t3#0-0", error="Traceback: x")]]
-
-
-class ActorDiedError(Exception):
-    """Named as Ray's."""
+    made = made_up(False, [(task, 1, 0.0) for task in range(4)])
+    for number, trajectory in enumerate(made):
+        info = {"success": number == 0, "score": 0.5 + (number == 0) / 2}
+        trajectory.episode.transitions[0].info.update(info)
+    made[3].episode.transitions.clear()
+    made[3].episode.error = "Traceback: x"
+    return made
 
 
 def test_a_failed_episode_is_kept_with_its_traceback_and_is_no_success(tmp_path: Path) -> None:
     records = RunRecords(tmp_path)
     assert records.failures(2, "training", _episodes()) == 1
     [failure] = _rows(tmp_path, "failures")
-    assert (failure["update"], failure["task_id"]) == (2, "t3")
+    assert (failure["update"], failure["task_id"]) == (2, "task3")
     assert failure["error"] == "Traceback: x"
     records.validation(3, _episodes())
     [row] = _rows(tmp_path, "validation")
@@ -49,7 +46,7 @@ def test_a_run_that_goes_on_drops_what_it_computes_again(tmp_path: Path) -> None
         records.update(update, {"success_rate": 0.5, "generated_samples": ["text"]})
         records.failures(update, "training", _episodes())
         records.validation(update, _episodes())
-    note_restart(tmp_path, ActorDiedError("\x1b[36mthe\x1b[39m reason"))
+    note_restart(tmp_path, RuntimeError("\x1b[36mthe\x1b[39m reason"))
     records.resume(2)
     records.update(3, {"success_rate": 1.0})
     rows = _rows(tmp_path, "metrics")
@@ -59,5 +56,4 @@ def test_a_run_that_goes_on_drops_what_it_computes_again(tmp_path: Path) -> None
     assert [r["update"] for r in _rows(tmp_path, "validation")] == [1, 2]
     [restart] = _rows(tmp_path, "restarts")
     assert (restart["updates"], restart["error"]) == (3, "the reason")
-    # the report reads them
     assert [r["success_rate"] for r in load_run(tmp_path).metrics] == [0.5, 0.5, 1.0]

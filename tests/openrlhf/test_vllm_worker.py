@@ -44,26 +44,23 @@ CALLS: dict[str, tuple[Any, ...]] = {
 """the calls to an engine that training waits for, beside responses, and arguments for them"""
 
 
-def _asked(monkeypatch: pytest.MonkeyPatch, name: str, dies: bool) -> tuple[list[str], Any]:
+@pytest.mark.parametrize("name", CALLS)
+def test_a_late_answer_is_waited_for_and_an_engine_that_died_is_not(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     monkeypatch.setattr(vllm_worker, "WATCH_SECONDS", 0.01)
     engine = vllm_worker.PaWRollout.__new__(vllm_worker.PaWRollout)
-    engine.llm = Client(dies)
-    answer = asyncio.run(asyncio.wait_for(getattr(engine, name)(*CALLS[name]), timeout=60))
-    return engine.llm.calls, answer
 
+    def asked(dies: bool) -> Any:
+        engine.llm = Client(dies)
+        return asyncio.run(asyncio.wait_for(getattr(engine, name)(*CALLS[name]), timeout=60))
 
-@pytest.mark.parametrize("name", CALLS)
-def test_a_late_answer_is_waited_for(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    calls, answer = _asked(monkeypatch, name, dies=False)
-    assert calls == [name]
+    answer = asked(dies=False)
+    assert engine.llm.calls == [name]
     if name == "weight_sums":
         assert answer == [[1.0, 2.0, 3.0]]
-
-
-@pytest.mark.parametrize("name", CALLS)
-def test_an_engine_that_died_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     with pytest.raises(RuntimeError, match="engine died"):
-        _asked(monkeypatch, name, dies=True)
+        asked(dies=True)
 
 
 def test_no_other_call_of_upstream_waits_for_its_engine() -> None:

@@ -1,30 +1,31 @@
-"""Sums over weights: equal for the same weights in other layouts, different for stale ones."""
+"""Weights for vLLM, and sums over them: equal in other layouts, different for stale ones."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from small_policies import word_policy
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from paw_train.training.openrlhf import weights
 from paw_train.training.openrlhf.weights import (
     StaleWeightsError,
     Sums,
+    WholeModel,
+    is_adapted,
     require_equal,
     sums_of,
     zero_sums,
 )
 
 
-def _total(*tensors: object) -> Sums:
-    total = zero_sums()
-    for tensor in tensors:
-        total = total + sums_of(tensor)  # type: ignore[arg-type]
-    return total
+def _total(*tensors: Tensor) -> Sums:
+    return sum(map(sums_of, tensors), zero_sums())
 
 
-def _weights() -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    return tuple(torch.randn(64, 32, generator=generator).bfloat16() for _ in range(2))  # type: ignore[return-value]
+def _weights() -> Tensor:
+    return torch.randn(2, 64, 32, generator=torch.Generator().manual_seed(0)).bfloat16()
 
 
 def test_fusing_and_padding_do_not_change_the_sums() -> None:
@@ -37,14 +38,12 @@ def test_fusing_and_padding_do_not_change_the_sums() -> None:
 
 
 def test_sums_need_no_second_copy_of_a_large_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
-    from torch.utils._python_dispatch import TorchDispatchMode
-
     class Largest(TorchDispatchMode):
         bytes = 0
 
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
             result = func(*args, **(kwargs or {}))
-            if isinstance(result, torch.Tensor) and result.dtype == torch.float64:
+            if isinstance(result, Tensor) and result.dtype == torch.float64:
                 Largest.bytes = max(Largest.bytes, result.nbytes)
             return result
 
@@ -52,9 +51,8 @@ def test_sums_need_no_second_copy_of_a_large_tensor(monkeypatch: pytest.MonkeyPa
     a, _ = _weights()
     with Largest():
         found = sums_of(a)
-    assert found.equal(
-        Sums(*(float(f(a.double()).sum()) for f in (_same, torch.abs, torch.square)))
-    )
+    exact = a.double()
+    assert found.equal(Sums(*(v.sum().item() for v in (exact, exact.abs(), exact.square()))))
     assert 0 < Largest.bytes <= 8 * 100
 
 
@@ -64,22 +62,42 @@ def test_sums_leave_a_tensor_of_the_same_precision_as_it_is() -> None:
     assert values.tolist() == [-2.0, 1.0]
 
 
-def _same(values: torch.Tensor) -> torch.Tensor:
-    return values
-
-
 @pytest.mark.parametrize("change", ["one value", "sign", "nan", "one missing", "old"])
 def test_other_weights_are_found(change: str) -> None:
     a, b = _weights()
-    other = b.clone()
-    if change == "one value":
-        other[3, 5] += 0.0078125
-    elif change == "sign":
-        other[3, 5] *= -1
-    elif change == "nan":
-        other[0, 0] = float("nan")
-    elif change == "old":
-        other = (other.float() * 1.01).bfloat16()
-    sampled = _total(a) if change == "one missing" else _total(a, other)
+    one = torch.zeros(64, 32)
+    one[3, 5] = 1
+    others = {
+        "one value": b + 0.0078125 * one,
+        "sign": b - 2 * one * b,
+        "nan": b / (1 - one) * (1 - one),
+        "one missing": 0 * b,
+        "old": 1.01 * b.float(),
+    }
+    sampled = _total(a, others[change].bfloat16())
     with pytest.raises(StaleWeightsError, match=r"update 7, vLLM engine 1"):
         require_equal(_total(a, b), [_total(a, b), sampled], 7)
+
+
+def test_what_is_sent_computes_what_the_adapted_model_computes() -> None:
+    """A model with a LoRA adapter is sent to vLLM as a whole one."""
+    peft = pytest.importorskip("peft")
+    plain = word_policy(["red"]).model.eval()
+    before = {name: p.detach().clone() for name, p in plain.named_parameters()}
+    given = {"task_type": "CAUSAL_LM", "r": 2, "lora_alpha": 8, "target_modules": "all-linear"}
+    model = peft.get_peft_model(word_policy(["red"]).model.eval(), peft.LoraConfig(**given))
+    assert is_adapted(model) and not is_adapted(plain)
+    sent = {name: p.data for name, p in WholeModel(model).named_parameters()}
+    assert sent.keys() == before.keys()
+    assert all(torch.equal(sent[name], value) for name, value in before.items()), "a fresh adapter"
+    generator = torch.Generator().manual_seed(0)
+    for name, parameter in model.named_parameters():
+        if ".lora_" in name:
+            parameter.data = torch.randn(parameter.shape, generator=generator) / 10
+    sent = {name: p.data for name, p in WholeModel(model).named_parameters()}
+    assert any(not torch.equal(sent[name], value) for name, value in before.items())
+    plain.load_state_dict(sent, strict=False)
+    ids = torch.arange(5, 25)[None]
+    with torch.no_grad():
+        ours, theirs = (m(input_ids=ids).logits for m in (plain, model))
+    assert torch.allclose(ours, theirs, atol=1e-5)

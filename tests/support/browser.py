@@ -23,7 +23,7 @@ _CODES = {"Enter": 13, "Escape": 27, "ArrowDown": 40, "ArrowUp": 38, "PageDown":
 
 
 class Browser:
-    """Headless Chromium, driven over a pipe by the DevTools protocol: real keys and mouse clicks."""
+    """Driven over a pipe by the DevTools protocol: real keys and mouse clicks."""
 
     def __init__(self, folder: Path) -> None:
         assert CHROMIUM is not None
@@ -61,13 +61,8 @@ class Browser:
         self.size(1200, 900)
 
     def size(self, width: int, height: int) -> None:
-        self._call(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=height,
-            deviceScaleFactor=1,
-            mobile=False,
-        )
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self._call("Emulation.setDeviceMetricsOverride", **metrics)
         self.wait_for(f"innerWidth === {width} && innerHeight === {height}")
 
     def _call(self, method: str, **parameters: Any) -> dict[str, Any]:
@@ -97,7 +92,6 @@ class Browser:
         return answer["result"].get("value")
 
     def wait_for(self, script: str) -> Any:
-        """Waits until an expression is true."""
         end = time.monotonic() + SECONDS
         while time.monotonic() < end:
             with contextlib.suppress(RuntimeError):  # the page is changing
@@ -111,7 +105,7 @@ class Browser:
         self.wait_for(f"location.href.startsWith({json.dumps(url)})")
 
     def click(self, selector: str) -> None:
-        """Clicks with the mouse in the middle of an element; again if a redraw took it away meanwhile."""
+        """Clicks in the middle of an element; again if a redraw took it away meanwhile."""
         name = json.dumps(selector)
         self.wait_for(f"{PAINTED} && document.querySelector({name}) !== null")
         self.run(
@@ -141,7 +135,6 @@ class Browser:
             self._call("Input.dispatchKeyEvent", type="char", text=character)
 
     def key(self, key: str, times: int = 1) -> None:
-        """Presses and lets go of a key."""
         self.wait_for(PAINTED)
         text = {"text": key} if len(key) == 1 else {"text": "\r"} if key == "Enter" else {}
         common = {"key": key, "windowsVirtualKeyCode": _CODES.get(key, ord(key[0].upper()))}

@@ -49,7 +49,6 @@ ANY_PLACES = _names(
 
 
 def place(tensor: Tensor) -> str:
-    """Where a tensor claims to be."""
     return str(getattr(tensor, "_claimed_place", CPU))
 
 
@@ -210,12 +209,8 @@ class ClaimedGpu(TorchFunctionMode):
         for index in _tensors([args[1]]):
             if where == CPU and place(index) == GPU:
                 self._fault("a tensor on the CPU indexed by one on the GPU")
-            if (
-                where == GPU
-                and index.dtype == torch.bool
-                and index.dim() > 0
-                and name == "__getitem__"
-            ):
+            mask = index.dtype == torch.bool and index.dim() > 0
+            if mask and where == GPU and name == "__getitem__":
                 self._sync("boolean index")
         return place(tensor)
 

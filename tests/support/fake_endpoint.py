@@ -12,7 +12,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -20,20 +19,16 @@ from typing import Any
 
 @dataclass
 class Faults:
-    """Shares of requests that go wrong, each in its way."""
+    """Shares of requests that go wrong, each in its way, and how."""
 
     error: float = 0.0
-    """status 500"""
     overload: float = 0.0
-    """status 429 with ``Retry-After``"""
     slow: float = 0.0
-    """longer than the client waits"""
     cut: float = 0.0
-    """the connection ends in the middle of the reply"""
     garbage: float = 0.0
-    """status 200 and no JSON"""
     retry_after: str = "0.02"
     slow_seconds: float = 1.0
+    """longer than the client waits"""
     status: int | None = None
     """every request gets this status"""
     code: str | None = None
@@ -69,7 +64,6 @@ class FakeEndpoint:
     served: int = 0
     """requests answered properly"""
     seen: int = 0
-    """requests that came"""
     bodies: list[dict[str, Any]] = field(default_factory=list)
     targets: list[str] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
@@ -164,7 +158,9 @@ class FakeEndpoint:
             dice = self.random.random()
             first = self._is_first(body)
         try:
-            if (first or self.behaviour not in _ONCE) and self._behave(handler, body):
+            kind = self.behaviour.removesuffix(" once")
+            shown = first or self.behaviour not in _ONCE
+            if shown and self._behave(handler, body, kind):
                 return
             self._reply(handler, body, dice)
         finally:
@@ -172,18 +168,17 @@ class FakeEndpoint:
                 self.running -= 1
 
     def _is_first(self, body: dict[str, Any]) -> bool:
-        """Whether just this request has not come before."""
         digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
         first = digest not in self._known
         self._known.add(digest)
         return first
 
-    def _behave(self, handler: BaseHTTPRequestHandler, body: dict[str, Any]) -> bool:
-        """Answers as the behaviour has it; whether it did."""
-        kind = self.behaviour.removesuffix(" once")
+    def _behave(self, handler: Any, body: dict[str, Any], kind: str) -> bool:
+        """Answers as a behaviour has it; whether it did."""
         if kind in _STATUS:
             status, message, code = _STATUS[kind]
-            headers = {"Retry-After": "0.01"} if kind == "429 retry-after" else None
+            delay = {"Retry-After": self.faults.retry_after}
+            headers = delay if kind == "429 retry-after" else None
             _send(handler, status, {"error": {"message": message, "code": code}}, headers)
         elif kind in _REFUSED and _REFUSED[kind][0] in body:
             field_name, message = _REFUSED[kind]
@@ -207,6 +202,15 @@ class FakeEndpoint:
             linger = b"\x01\x00\x00\x00\x00\x00\x00\x00"  # closing resets the connection
             handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
             handler.connection.close()
+        elif kind == "cut":
+            handler.send_response(200)
+            handler.send_header("Content-Type", "application/json")
+            handler.send_header("Content-Length", "5000")
+            handler.end_headers()
+            handler.wfile.write(b'{"choices": [{"mess')
+            handler.wfile.flush()
+            handler.close_connection = True
+            handler.connection.shutdown(socket.SHUT_RDWR)
         elif kind == "stop in thought" and "stop" in body:
             # a parser has taken the thought, in which the server met a stop text
             message = {"content": None, "reasoning_content": "It ends with "}
@@ -224,11 +228,16 @@ class FakeEndpoint:
         if f.status:
             _send(handler, f.status, {"error": {"message": "refused", "code": f.code}})
             return
-        for share, kind in ((f.error, "error"), (f.overload, "overload"), (f.slow, "slow"),
-                            (f.cut, "cut"), (f.garbage, "garbage")):  # fmt: skip
+        for share, kind in (
+            (f.error, "500 always"),
+            (f.overload, "429 retry-after"),
+            (f.slow, "hang"),
+            (f.cut, "cut"),
+            (f.garbage, "truncated json"),
+        ):
             dice -= share
             if dice < 0:
-                self._misbehave(handler, kind)
+                self._behave(handler, body, kind)
                 return
         answer = _answer(body, self.stop_reason)
         if self.behaviour in _ALTERED:
@@ -242,31 +251,9 @@ class FakeEndpoint:
             self.served += 1
         _send(handler, 200, answer)
 
-    def _misbehave(self, handler: BaseHTTPRequestHandler, kind: str) -> None:
-        if kind == "error":
-            _send(handler, 500, {"error": {"message": "it broke"}})
-        elif kind == "overload":
-            headers = {"Retry-After": self.faults.retry_after}
-            _send(handler, 429, {"error": {"message": "too fast"}}, headers)
-        elif kind == "slow":
-            time.sleep(self.faults.slow_seconds)
-            _send(handler, 200, {"choices": []})
-        elif kind == "cut":
-            handler.send_response(200)
-            handler.send_header("Content-Type", "application/json")
-            handler.send_header("Content-Length", "5000")
-            handler.end_headers()
-            handler.wfile.write(b'{"choices": [{"mess')
-            handler.wfile.flush()
-            handler.close_connection = True
-            handler.connection.shutdown(socket.SHUT_RDWR)
-        else:
-            _send_text(handler, 200, "application/json", "<html>gateway</html>")
-
 
 def _words(body: dict[str, Any]) -> int:
-    """Words of the whole dialogue. Its tokens are ten a word, four times too many for English, so that
-    tests see whether estimates follow what a server reports."""
+    """Of the whole dialogue; its tokens are ten a word, so that estimates have to follow reports."""
     return sum(len(str(m["content"]).split()) for m in body.get("messages", []))
 
 
@@ -299,8 +286,6 @@ def _message(reason: str | None = None, **changed: Any) -> Any:
 
 
 def _text(change: Any) -> Any:
-    """A reply with its text changed."""
-
     def alter(reply: dict[str, Any]) -> dict[str, Any]:
         message = reply["choices"][0]["message"]
         message["content"] = change(message["content"])
@@ -310,8 +295,6 @@ def _text(change: Any) -> Any:
 
 
 def _thought_in(field_name: str) -> Any:
-    """A reply with its thought in a field of its own."""
-
     def alter(reply: dict[str, Any]) -> dict[str, Any]:
         message = reply["choices"][0]["message"]
         thought, _, rest = message["content"].partition("</think>")
@@ -390,7 +373,7 @@ def _send(handler: Any, status: int, body: Any, headers: Headers | None = None) 
 
 
 def _answer(body: dict[str, Any], stop_reason: bool) -> dict[str, Any]:
-    """Goes somewhere that the last message names: by the dialogue's hash (and the seed's, when sampling)."""
+    """Goes somewhere that the last message names: by a hash of the dialogue (and the seed)."""
     text = body["messages"][-1]["content"] if "messages" in body else str(body["prompt"])
     salt = str(body.get("seed", "")) if body["temperature"] > 0 else ""
     whole = json.dumps(body.get("messages", text))

@@ -28,7 +28,7 @@ def load(place: str) -> ModuleType:
 
 
 def measured(run: Path) -> list[dict[str, Any]]:
-    """By update, what a run measured that is the same whenever it is computed: no times and no memory."""
+    """By update, what a run would measure again: no times and no memory."""
     varying = {"time", "seconds_rollout", "seconds_train", "peak_memory_mb"}
     lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
     return [{k: v for k, v in line.items() if k not in varying} for line in lines]

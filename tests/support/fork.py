@@ -80,7 +80,6 @@ def run_paw(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, s
 
 
 def on_fork(server: Any, agent: str, *more: str) -> list[str]:
-    """The arguments of ``paw eval`` on the small environment."""
     return [
         "eval", "openai:model", "--agent", agent, "--out", "out", f"env.id={ENV}",
         f"endpoint.url={server.url}", "endpoint.cache=null", "endpoint.retries=2",

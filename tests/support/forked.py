@@ -75,7 +75,6 @@ class Forked:
             self.process.start()
 
     def said(self) -> str:
-        """Its standard output so far."""
         log = Path(self._logs.name, "1")
         return log.read_text() if log.exists() else ""
 
@@ -140,12 +139,7 @@ local.train_from_recipe("smoke", sys.argv[2:])
 
 
 def run_smoke(overrides: Sequence[str], kill_at: KillAt | None = None) -> Ended:
-    """Trains the recipe ``smoke`` in another process.
-
-    Args:
-        overrides: of its settings.
-        kill_at: the call at which it is killed.
-    """
+    """Trains the recipe ``smoke`` in another process."""
     return Forked(SMOKE, json.dumps(list(overrides)), json.dumps(kill_at)).wait()
 
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -24,10 +25,8 @@ def python(
     )
 
 
-def said(
-    *arguments: str | Path, folder: Path | None = None, path: Path | None = None, **variables: str
-) -> str:
-    """Its standard output; a program that fails fails the test."""
-    done = python(*arguments, folder=folder, path=path, **variables)
+def said(*arguments: str | Path, **given: Any) -> str:
+    """What it writes to standard output; a program that fails fails the test."""
+    done = python(*arguments, **given)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.strip()

@@ -37,7 +37,7 @@ def parts(row: TokenRow, role: int) -> list[list[int]]:
 
 
 def transitions(rows: Sequence[TokenRow]) -> list[tuple[TokenRow, list[int], list[int]]]:
-    """The row, and the places of action and observation, of each transition of some rows, in order."""
+    """The row, and the places of action and observation, of each transition, in order."""
     found = []
     for row in rows:
         actions, observations = row.places(ACTION), row.places(OBSERVATION)

@@ -23,7 +23,6 @@ def word_policy(texts: Iterable[str], seed: int = 0, **size: int) -> LocalPolicy
 
 
 def said_in(episodes: Iterable[Episode]) -> list[str]:
-    """All that is said in some episodes."""
     steps = [t for episode in episodes for t in episode.transitions]
     return [text for t in steps for text in (t.prompt, t.response, t.next_observation)]
 
