@@ -255,7 +255,7 @@ def test_what_is_odd_in_an_evaluation_is_told(run: Path, changes: Any, sentence:
     assert (VERDICTS[0] in text) == ("errors" in changes)
 
 
-def test_page_is_self_contained_and_shows_what_was_measured_and_played(run: Path) -> None:
+def test_page_is_self_contained_and_shows_what_was_measured(run: Path) -> None:
     source = write_report(run).read_text(encoding="utf-8")
     page = Page(source)
     assert "://" not in source and "@import" not in source and "url(" not in source
@@ -349,7 +349,7 @@ def test_damaged_lines_are_left_out_and_told(run: Path) -> None:
     assert "warmstart.jsonl: 1 line is damaged" in text
 
 
-def test_the_last_record_of_an_update_counts_and_no_number_leaves_a_gap(tmp_path: Path) -> None:
+def test_the_last_record_counts_and_no_number_leaves_a_gap(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", updates=3)
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     for record, kl in zip(records, (0.1, math.nan, "text"), strict=True):

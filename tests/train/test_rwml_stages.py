@@ -1,4 +1,4 @@
-"""Collect, learn, policy RL: one command, and nothing is lost when it is stopped or killed on the way."""
+"""Collect, learn, policy RL: one command, and nothing is lost when it is stopped or killed."""
 
 from __future__ import annotations
 
@@ -28,35 +28,36 @@ OWN = {
 }  # fmt: skip
 
 
-def overrides(out: Path, method: str) -> list[str]:
+def overrides(out: Path, method: str, *more: str) -> list[str]:
     own = [f"world_model_learning.{key}={value}" for key, value in OWN.items()]
     other = ["updates=1", "checkpoint_every=1", "evaluation.every=0", "evaluation.tasks=4"]
-    return [f"out={out}", *other, f"world_model_learning.method={method}", *own]
+    return [f"out={out}", *other, f"world_model_learning.method={method}", *own, *more]
 
 
-def train(out: Path, method: str) -> Path:
-    return local.train_from_recipe("smoke", overrides(out, method), quiet=True)
+def train(out: Path, method: str, *more: str) -> Path:
+    return local.train_from_recipe("smoke", overrides(out, method, *more), quiet=True)
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text())
 
 
 def record(run: Path) -> dict[str, Any]:
     """What must not hang on interruptions."""
-    learned = run / "checkpoints" / "world_model" / "model" / "model.safetensors"
-    latest = run / "checkpoints" / "latest" / "model" / "model.safetensors"
-    curve = []
-    for line in (run / "world_model.jsonl").read_text().splitlines():
-        values = json.loads(line)
-        curve.append({k: v for k, v in values.items() if k != "time" and "seconds" not in k})
-    chosen = json.loads((run / "world_model" / "chosen.json").read_text())
+    weights = "model/model.safetensors"
+    lines = map(json.loads, (run / "world_model.jsonl").read_text().splitlines())
     return {
-        "learned": learned.read_bytes(),
-        "latest": latest.read_bytes(),
-        "curve": curve,
-        "chosen": chosen,
+        "learned": (run / "checkpoints" / "world_model" / weights).read_bytes(),
+        "latest": (run / "checkpoints" / "latest" / weights).read_bytes(),
+        "curve": [
+            {k: v for k, v in line.items() if k != "time" and "seconds" not in k} for line in lines
+        ],
+        "chosen": read(run / "world_model" / "chosen.json"),
         "measured": [
-            json.loads((run / "world_model" / f"{when}.json").read_text())["nll_per_token"]
+            read(run / "world_model" / f"{when}.json")["nll_per_token"]
             for when in ("start", "learned", "trained")
         ],
-        "after": json.loads((run / "eval_after.json").read_text())["successes"],
+        "after": read(run / "eval_after.json")["successes"],
     }
 
 
@@ -66,13 +67,12 @@ def test_three_stages_from_one_command(tmp_path: Path, method: str) -> None:
     place = run / "world_model"
     assert len(list(read_jsonl(place / "transitions.jsonl"))) == 4
     assert len(list(read_jsonl(place / "held_out.jsonl"))) == 2
-    chosen = json.loads((place / "chosen.json").read_text())
-    assert 0 < chosen["kept"] <= chosen["different"] <= chosen["transitions"]
-    curve = [json.loads(line) for line in (run / "world_model.jsonl").read_text().splitlines()]
-    assert [line["update"] for line in curve] == [1, 2, 3]
     found = record(run)
+    chosen = found["chosen"]
+    assert 0 < chosen["kept"] <= chosen["different"] <= chosen["transitions"]
+    assert [line["update"] for line in found["curve"]] == [1, 2, 3]
     warm = run / "checkpoints" / "warm" / "model" / "model.safetensors"
-    # no prediction of this model is right, and equal rewards move a policy only once there is a KL
+    # no prediction is right, and equal rewards move a policy only once there is a KL
     assert len({warm.read_bytes(), found["learned"], found["latest"]}) == (
         3 if method == "sft" else 2
     )
@@ -80,17 +80,15 @@ def test_three_stages_from_one_command(tmp_path: Path, method: str) -> None:
     if method == "sft":
         assert learned < start
     assert not (run / "checkpoints" / "world_model-latest").exists()
-    assert json.loads((place / "start.json").read_text())["similarity"]["mean"] is not None
+    assert read(place / "start.json")["similarity"]["mean"] is not None
     # `paw eval-wm` measures the same of the same policy and file
-    trained = json.loads((place / "trained.json").read_text())
+    trained = read(place / "trained.json")
     measured = world_model_program.evaluate_from_args(
         str(run), [], str(tmp_path / "m.json"), episodes=[place / "held_out.jsonl"], encoder="words"
     )
-    again = json.loads(measured.read_text())
     own = {"when", "model", "seconds"}
-    assert {key: again[key] for key in trained if key not in own} == {
-        key: value for key, value in trained.items() if key not in own
-    }
+    shared = {key: value for key, value in trained.items() if key not in own}
+    assert read(measured).items() >= shared.items()
     page = write_report(run).read_text()
     assert "World-model learning before RL" in page
     assert "World model on held-out transitions" in page
@@ -98,7 +96,7 @@ def test_three_stages_from_one_command(tmp_path: Path, method: str) -> None:
     assert record(run) == found
 
 
-def test_asked_to_stop_it_stops_in_the_second_stage_and_goes_on(
+def test_asked_to_stop_it_stops_in_the_second_stage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = record(train(tmp_path / "whole", "sft"))
@@ -132,15 +130,13 @@ MOMENTS = (
 
 
 @pytest.mark.slow
-def test_killed_in_every_stage_it_computes_what_it_would_have(tmp_path: Path) -> None:
-    threads = ["threads=1"]
-    whole = local.train_from_recipe(
-        "smoke", [*overrides(tmp_path / "whole", "rwml"), *threads], quiet=True
-    )
+def test_killed_in_every_stage_it_goes_on(tmp_path: Path) -> None:
+    whole = train(tmp_path / "whole", "rwml", "threads=1")
+    command = overrides(tmp_path / "cut", "rwml", "threads=1")
     for moment in MOMENTS:
-        killed = run_smoke([*overrides(tmp_path / "cut", "rwml"), *threads], moment)
+        killed = run_smoke(command, moment)
         assert killed.code == -signal.SIGKILL, (moment, killed.output)
-    last = run_smoke([*overrides(tmp_path / "cut", "rwml"), *threads])
+    last = run_smoke(command)
     assert last.code == 0, last.output
     assert record(tmp_path / "cut" / "smoke") == record(whole)
     left = {p.suffix for p in (tmp_path / "cut" / "smoke").rglob("*")}
@@ -148,21 +144,13 @@ def test_killed_in_every_stage_it_computes_what_it_would_have(tmp_path: Path) ->
 
 
 def test_runs_share_what_the_start_policy_played(tmp_path: Path) -> None:
-    shared = [f"warm_starts={tmp_path / 'shared'}"]
-    runs = [
-        local.train_from_recipe(
-            "smoke", [*overrides(tmp_path / name, name), *shared], quiet=True
-        )
-        for name in ("sft", "off")
-    ]  # fmt: skip
-    other = ["seed=1", "updates=0", "cloning.steps=2"]
-    runs.append(
-        local.train_from_recipe("smoke", [*overrides(tmp_path / "1", "off"), *other], quiet=True)
-    )
+    shared = f"warm_starts={tmp_path / 'shared'}"
+    runs = [train(tmp_path / name, name, shared) for name in ("sft", "off")]
+    runs.append(train(tmp_path / "1", "off", "seed=1", "updates=0", "cloning.steps=2"))
     held_out = [(run / "world_model" / "held_out.jsonl").read_bytes() for run in runs]
     assert len({*held_out}) == 1, "whatever the seed and the method"
     kept = read_run(runs[1], "off", 0).after
-    measured = json.loads((runs[1] / "world_model" / "trained.json").read_text())
+    measured = read(runs[1] / "world_model" / "trained.json")
     assert kept["common_nll"] == pytest.approx(measured["nll_per_token"]["mean"], rel=1e-4)
     assert kept["common_auroc"] == pytest.approx(measured["refusal_auroc"], rel=1e-4)
     assert "similarity" not in measured, "nothing was learned in a space of vectors"
@@ -176,8 +164,8 @@ def test_runs_share_what_the_start_policy_played(tmp_path: Path) -> None:
 
 def test_nothing_left_to_learn_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # every cosine of word counts is 0 or more: within that distance but for blank predictions
-    easy = ["world_model_learning.rwml.threshold=1.99"]
+    easy = "world_model_learning.rwml.threshold=1.99"
     monkeypatch.setattr(predicting, "_KEPT_EASY", 0.0)
     monkeypatch.setattr(stages, "solved_shares", lambda guesses, *_: np.ones(len(guesses)))
     with pytest.raises(ValueError, match="Lower the threshold"):
-        local.train_from_recipe("smoke", [*overrides(tmp_path, "rwml"), *easy], quiet=True)
+        train(tmp_path, "rwml", easy)

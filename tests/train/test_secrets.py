@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from fork import Fork
 from forked import Forked
 
-from paw_gym import Outcome, Task, TaskSet, TextEnv, register_text_env
+from paw_gym import register_text_env
 from paw_train.environments import agent_env_maker
 from paw_train.settings import load_settings
 from paw_train.settings.env import refuse_secrets, with_secrets
@@ -23,7 +24,7 @@ from paw_train.settings.env import refuse_secrets, with_secrets
         "env.kwargs.server=http://me:hunter2@example.org/shop",
     ],
 )
-def test_a_secret_among_the_settings_is_refused_and_not_repeated(override: str) -> None:
+def test_a_secret_is_refused_and_not_repeated(override: str) -> None:
     with pytest.raises(ValueError, match=r"=env:NAME") as error:
         load_settings("smoke", [override])
     assert "hunter2" not in str(error.value)
@@ -42,29 +43,20 @@ def test_what_is_no_secret_passes(values: dict[str, object]) -> None:
     refuse_secrets(values, "env.kwargs")
 
 
-class LockedEnv(TextEnv):
+class LockedEnv(Fork):
     """Opens to those who have the token."""
 
     def __init__(self, token: str = "", max_steps: int = 3, render_mode: str | None = None) -> None:
         if token != "hunter2":
             raise PermissionError("wrong token")
-        super().__init__(TaskSet.from_tasks([Task("a", "Say a.")]), max_steps, render_mode)
-
-    def _start(self, task: Task) -> Outcome:
-        return Outcome("?", admissible_actions=["a"])
-
-    def _act(self, action: str) -> Outcome:
-        return Outcome("!", float(action == "a"), True, action == "a", admissible_actions=[])
-
-    def reference_solution(self) -> list[str]:
-        return ["a"]
+        super().__init__(1, max_steps, render_mode)
 
 
 def test_the_environment_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
     register_text_env("tests/Locked-v0", LockedEnv, replace=True)
     settings = load_settings("smoke", ["env.id=tests/Locked-v0", "env.kwargs={token: env:MINE}"])
     monkeypatch.setenv("MINE", "hunter2")
-    assert agent_env_maker(settings.env, "train")().tasks.ids == ["a"]
+    assert agent_env_maker(settings.env, "train")().tasks.ids == ["a", "b"]
     monkeypatch.delenv("MINE")
     with pytest.raises(ValueError, match="no environment variable 'MINE'"):
         agent_env_maker(settings.env, "train")()
@@ -89,7 +81,7 @@ for line in {lines!r}:
 
 @pytest.mark.slow
 def test_a_run_and_an_evaluation_do_not_write_it(tmp_path: Path) -> None:
-    """A whole training run, its evaluation, its report, and an error: files and output are searched."""
+    """Files and output of a training run, its evaluation, its report and an error are searched."""
     lines = [
         ["train", "smoke", "env.id=tests/Locked-v0", "env.kwargs={token: env:MINE}", "updates=1"],
         ["eval", "runs/smoke", "evaluation.tasks=1", "env.kwargs.token=env:MINE"],

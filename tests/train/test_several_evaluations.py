@@ -1,11 +1,11 @@
-"""Several models and panels in one command, their table, and folders that do not collide."""
+"""Several models and panels in one command, their table, and their folders."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import fork
 from paw_train.evaluation.panels import PANELS, PanelSpec
 from paw_train.evaluation.program import make_job
 
-Capture = pytest.CaptureFixture[str]
+Paw = Callable[..., tuple[int, str, str]]
 ASKED = ["--agent", "plain", "evaluation.temperature=0.5", "endpoint.cache=null",
          "endpoint.retries=1"]  # fmt: skip
 
@@ -31,7 +31,7 @@ def panels(on_forks: None, monkeypatch: pytest.MonkeyPatch) -> None:
         PANELS.add(name, PanelSpec(fork.ENV, "valid_unseen", size))
 
 
-class Two(fake.FakeEndpoint):  # type: ignore[misc]
+class Two(fake.FakeEndpoint):
     """Knows the models a and b, and may refuse one."""
 
     refused = ""
@@ -48,72 +48,68 @@ def server() -> Iterator[Two]:
         yield running
 
 
-def paw(capsys: Capture, server: Two, *arguments: str) -> tuple[int, str, str]:
-    found: tuple[int, str, str] = fork.run_paw(
-        capsys, "eval", *arguments, *ASKED, f"endpoint.url={server.url}"
-    )
-    return found
+@pytest.fixture
+def paw(capsys: pytest.CaptureFixture[str]) -> Paw:
+    """(exit code, stdout, stderr) of ``paw``."""
+    return lambda *arguments: fork.run_paw(capsys, *arguments)
 
 
-def test_models_and_panels_are_crossed_and_the_same_command_goes_on(
-    server: Two, capsys: Capture
-) -> None:
+@pytest.fixture
+def evaluate(paw: Paw, server: Two) -> Paw:
+    """The same of ``paw eval`` with the server's models."""
+    return lambda *arguments: paw("eval", *arguments, *ASKED, f"endpoint.url={server.url}")
+
+
+def test_models_and_panels_are_crossed_and_go_on(server: Two, evaluate: Paw, paw: Paw) -> None:
     command = ["openai:a", "openai:b", "--panel", "test/both,test/one", "--out", "all"]
     server.refused = "b"
-    code, output, said = paw(capsys, server, *command)
+    code, output, said = evaluate(*command)
     assert code == 2
     assert said.count("Error: openai:b on test/") == 2
     assert len(list(Path("all").iterdir())) == 2
     asked = server.served
     server.refused = ""
-    code, output, said = paw(capsys, server, *command)
+    code, output, said = evaluate(*command)
     assert (code, said) == (0, "")
     assert server.served == 2 * asked  # those of a were not asked again
     last = output[output.rindex("95 % interval") :]
     assert last.count("test/both") == last.count("test/one") == 2
     assert last.count("openai:a") == last.count("openai:b") == 2
-    code, output, _ = paw(capsys, server, *command, "--json")
+    code, output, _ = evaluate(*command, "--json")
     assert [(r["model"], r["n"]) for r in json.loads(output)] == [
         ("openai:a", 2), ("openai:a", 1), ("openai:b", 2), ("openai:b", 1)
     ]  # fmt: skip
+    both, one, *_ = sorted(map(str, Path("all").iterdir()))
+    code, output, _ = paw("compare-results", both, both)
+    assert code == 0 and "0 better, 0 worse" in output
+    code, output, said = paw("compare-results", both, one)
+    assert (code, output) == (2, "")
+    assert said.count(";") == 0, "of different panels nothing is said but that"
+    assert "cannot be compared: other tasks: panel test/both (" in " ".join(said.split())
 
 
-def test_a_budget_holds_for_all_models_together(server: Two, capsys: Capture) -> None:
+def test_a_budget_holds_for_all_models_together(server: Two, evaluate: Paw) -> None:
     command = ["openai:a", "openai:b", "--panel", "test/both", "--out", "all"]
-    code, output, _ = paw(capsys, server, *command, "endpoint.budget_requests=3")
+    code, output, _ = evaluate(*command, "endpoint.budget_requests=3")
     assert code == 3
     assert server.seen == 3
-    code, output, _ = paw(capsys, server, *command, "endpoint.budget_requests=3")
+    code, output, _ = evaluate(*command, "endpoint.budget_requests=3")
     assert code == 0, output
-    code, output, _ = paw(capsys, server, *command, "endpoint.budget_requests=1", "--fresh")
+    code, output, _ = evaluate(*command, "endpoint.budget_requests=1", "--fresh")
     assert code == 3
     assert "1 of 2 evaluations were begun" in output
 
 
-def test_of_different_panels_nothing_is_said_but_that(server: Two, capsys: Capture) -> None:
-    paw(capsys, server, "openai:a", "--panel", "test/both,test/one", "--out", "all")
-    both = sorted(map(str, Path("all").iterdir()))
-    code, output, _ = fork.run_paw(capsys, "compare-results", both[0], both[0])
-    assert code == 0 and "0 better, 0 worse" in output
-    code, output, said = fork.run_paw(capsys, "compare-results", *both)
-    assert (code, output) == (2, "")
-    assert said.count(";") == 0
-    assert "cannot be compared: other tasks: panel test/both (" in " ".join(said.split())
-
-
-def test_a_name_that_is_not_there_is_told_before_anything_is_asked(
-    server: Two, capsys: Capture
-) -> None:
-    code, _, said = paw(capsys, server, "openai:a", "--panel", "test/both,test/non")
-    assert code == 2
-    assert "test/one" in said
+def test_a_wrong_name_is_told_before_anything_is_asked(server: Two, evaluate: Paw) -> None:
+    code, _, said = evaluate("openai:a", "--panel", "test/both,test/non")
+    assert code == 2 and "test/one" in said
     assert not server.seen
 
 
-def test_the_table_has_numbers_and_intervals(server: Two, capsys: Capture) -> None:
+def test_the_table_has_numbers_and_intervals(evaluate: Paw, paw: Paw) -> None:
     prices = ["endpoint.input_price=1", "endpoint.output_price=1"]
-    paw(capsys, server, "openai:a", "openai:b", "--panel", "test/both", "--out", "all", *prices)
-    code, output, _ = fork.run_paw(capsys, "table", "all", "--csv")
+    evaluate("openai:a", "openai:b", "--panel", "test/both", "--out", "all", *prices)
+    code, output, _ = paw("table", "all", "--csv")
     assert code == 0
     first, second = csv.DictReader(io.StringIO(output))
     assert (first["model"], first["agent"], first["panel"], first["n"]) == (
@@ -122,16 +118,16 @@ def test_the_table_has_numbers_and_intervals(server: Two, capsys: Capture) -> No
     assert float(first["success"]) == 1.0
     assert (float(first["low"]), float(first["high"])) == pytest.approx((0.342, 1.0), abs=1e-3)
     assert float(second["cost"]) > 0
-    _, output, _ = fork.run_paw(capsys, "table", "all", "--md")
+    _, output, _ = paw("table", "all", "--md")
     assert output.splitlines()[0] == (
         "| model | agent | panel | n | success | 95 % interval | cost ($) |"
     )
     assert "| openai:a | plain | test/both | 2 | 100.0 % | 34.2 to 100.0 |" in output
-    _, output, _ = fork.run_paw(capsys, "table", *map(str, Path("all").iterdir()))
+    _, output, _ = paw("table", *map(str, Path("all").iterdir()))
     assert output.count("34.2 to 100.0") == 2
 
 
-def test_evaluations_that_differ_have_folders_that_differ(tmp_path: Path) -> None:
+def test_other_evaluations_have_other_folders(tmp_path: Path) -> None:
     def folder(model: str, *settings: str, seeds: int = 1) -> Path:
         own = [f"env.id={fork.ENV}", *settings]
         return make_job(model, own, None, "plain", None, seeds).folder
@@ -157,11 +153,9 @@ def test_evaluations_that_differ_have_folders_that_differ(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("agent", ["plain", "react"])
-def test_a_system_message_goes_before_every_dialogue_and_is_recorded(
-    server: Two, capsys: Capture, agent: str
-) -> None:
+def test_a_system_message_goes_before_every_dialogue(server: Two, paw: Paw, agent: str) -> None:
     command = fork.on_fork(server, agent, "agent.system=Be brief.", "env.kwargs={length: 2}")
-    code, output, _ = fork.run_paw(capsys, *command)
+    code, output, _ = paw(*command)
     assert code == 0, output
     system = {"role": "system", "content": "Be brief."}
     assert all(body["messages"][0] == system for body in server.bodies)
@@ -170,10 +164,10 @@ def test_a_system_message_goes_before_every_dialogue_and_is_recorded(
     assert result["system"] == "Be brief."
     for change, words in (("agent.system=Be long.", "system 'Be brief.', now 'Be long.'"),
                           ("agent.system={a: 1}", "expected a text")):  # fmt: skip
-        code, _, said = fork.run_paw(capsys, *[*command, change])
+        code, _, said = paw(*[*command, change])
         assert code == 2
         assert words in said
-    code, _, said = fork.run_paw(capsys, "eval", "expert", f"env.id={fork.ENV}", "agent.system=x")
+    code, _, said = paw("eval", "expert", f"env.id={fork.ENV}", "agent.system=x")
     assert code == 2
     assert "asks no model" in said
 
@@ -183,9 +177,7 @@ def test_a_system_message_goes_before_every_dialogue_and_is_recorded(
     [{"prompt_tokens_details": {"cached_tokens": 60}}, {"prompt_cache_hit_tokens": 60},
      {"cached_tokens": 60, "prompt_tokens_details": None}],
 )  # fmt: skip
-def test_cached_input_has_a_price_of_its_own(
-    capsys: Capture, monkeypatch: pytest.MonkeyPatch, usage: dict[str, Any]
-) -> None:
+def test_cached_input_has_a_price_of_its_own(paw: Paw, monkeypatch: Any, usage: Any) -> None:
     answer = fake._answer
 
     def cached(*arguments: Any) -> dict[str, Any]:
@@ -196,7 +188,7 @@ def test_cached_input_has_a_price_of_its_own(
     monkeypatch.setattr(fake, "_answer", cached)
     prices = ["endpoint.input_price=10", "endpoint.cached_input_price=1", "endpoint.output_price=0"]
     with fake.FakeEndpoint() as server:
-        code, output, _ = fork.run_paw(capsys, *fork.on_fork(server, "plain", *prices))
+        code, output, _ = paw(*fork.on_fork(server, "plain", *prices))
     assert code == 0, output
     result = json.loads(Path("out/result.json").read_text())
     assert result["tokens"]["cached"] == result["endpoint"]["cached_tokens"] == 120

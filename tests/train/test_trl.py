@@ -1,4 +1,4 @@
-"""PaW inside TRL's ``GRPOTrainer``: the same loss as our engine, in rollouts as text and by tools."""
+"""PaW inside TRL's ``GRPOTrainer``: our engine's loss, in rollouts as text and by tools."""
 
 from __future__ import annotations
 
@@ -210,14 +210,14 @@ def test_what_is_not_available_is_named(tmp_path: Path, changes: Any, named: str
         text_trainer(tmp_path, **changes)
 
 
-def test_without_an_environment_there_is_nothing_to_predict(tmp_path: Path) -> None:
+def test_an_environment_is_needed(tmp_path: Path) -> None:
     trainer = text_trainer(tmp_path, max_completion_length=4)
     trainer.rollout_func = None
     with pytest.raises(ValueError, match="environment_factory"):
         batch_of(trainer)
 
 
-def test_a_failed_environment_ends_the_run_with_its_traceback(tmp_path: Path) -> None:
+def test_a_failed_environment_ends_the_run(tmp_path: Path) -> None:
     def broken(task: Task, rng: Any) -> Any:
         yield Outcome("Fine so far .")
         raise ZeroDivisionError("in the world")
@@ -243,7 +243,7 @@ def test_a_dialogue_is_the_only_form() -> None:
         TextRollouts(ENV, mode="window")
 
 
-def test_responses_are_scored_at_the_temperature_of_their_sampling(tmp_path: Path) -> None:
+def test_another_temperature_of_sampling_is_refused(tmp_path: Path) -> None:
     trainer = text_trainer(tmp_path)
     rollouts = TextRollouts(ENV, RolloutSettings(max_response_tokens=2, temperature=0.5))
     prompts = [[{"role": "user", "content": "one"}]] * 2

@@ -44,17 +44,11 @@ def _model(tokenizer: Any, seed: int) -> Any:
 
 
 @pytest.fixture(scope="module")
-def following() -> FollowingVLLM:
+def both() -> tuple[LocalPolicy, VLLMPolicy]:
     tokenizer = hostile.byte_tokenizer()
     local = LocalPolicy(_model(tokenizer, 0), tokenizer)
-    return FollowingVLLM(
-        local, VLLMSettings(gpu_memory=0.3, extra={"enforce_eager": True, "max_model_len": 256})
-    )
-
-
-@pytest.fixture(scope="module")
-def both(following: FollowingVLLM) -> tuple[LocalPolicy, VLLMPolicy]:
-    return following.local, following.engine
+    settings = VLLMSettings(gpu_memory=0.3, extra={"enforce_eager": True, "max_model_len": 256})
+    return local, FollowingVLLM(local, settings).engine
 
 
 def _compare(local: LocalPolicy, engine: Any) -> None:
