@@ -49,10 +49,8 @@ def test_turns_are_limited_and_metrics_add_up() -> None:
     env.init([])
     assert not env.step("a")["done"]
     assert env.step("b")["done"]
-    first = env.get_metrics()
-    combined = type(env.unwrapped if hasattr(env, "unwrapped") else env).aggregate_metrics(
-        [first] * 2
-    )
+    kind = type(env.unwrapped if hasattr(env, "unwrapped") else env)
+    combined = kind.aggregate_metrics([env.get_metrics()] * 2)
     assert combined["success"] == 0.0 and combined["turns"] == 2.0
 
 

@@ -23,19 +23,19 @@ from paw_train.cli import main
 ENV = "paw_gym/ALFWorld-v0"
 
 
-def _environment(**taskset: Any) -> Any:
-    chosen = {"id": "paw_gym_verifiers", "env_id": ENV, "tasks": 6, **taskset}
+def _load(**taskset: Any) -> Any:
     player = {"harness": {"id": "null"}, "runtime": {"type": "subprocess"}}
-    return load_environment(resolve_env_config({"taskset": chosen, "player": player}))
+    return load_environment(resolve_env_config({"taskset": taskset, "player": player}))
 
 
-def test_it_is_found_by_its_name() -> None:
+def _environment(**taskset: Any) -> Any:
+    return _load(id="paw_gym_verifiers", env_id=ENV, tasks=6, **taskset)
+
+
+def test_it_is_found_by_its_name_with_our_tasks_in_order_to_choose_from() -> None:
     assert environment_class("paw_gym_verifiers") is PawEnv
-    assert type(_environment().taskset) is PawTaskset
-
-
-def test_tasks_are_ours_in_order_and_can_be_chosen() -> None:
     env = _environment(env_kwargs={"split": "valid_seen"})
+    assert type(env.taskset) is PawTaskset
     ids = list(make_agent_env(ENV, split="valid_seen").tasks.ids)[:6]
     assert [task.data.task_id for task in env.taskset] == ids
     assert [task.data.idx for task in env.taskset.take(2)] == [0, 1]
@@ -65,9 +65,14 @@ class Script:
 def _trace() -> Any:
     trace = SimpleNamespace(info={}, metrics={}, rewards={})
     for name in ("record_metric", "record_reward"):
-        method = getattr(vf.Trace, name)
-        setattr(trace, name, method.__get__(trace))
+        setattr(trace, name, getattr(vf.Trace, name).__get__(trace))
     return trace
+
+
+def _played(env: Any, task: Any, replies: list[str]) -> Script:
+    player = Script(replies, _trace())
+    asyncio.run(env.run(task, SimpleNamespace(player=player)))
+    return player
 
 
 def test_an_episode_is_ours_turn_by_turn() -> None:
@@ -80,8 +85,7 @@ def test_an_episode_is_ours_turn_by_turn() -> None:
     for reply in replies:
         prompt, reward, *_, info = agent.step(reply)
         prompts.append(prompt), rewards.append(reward), records.append(info["transition"])
-    player = Script(replies, _trace())
-    asyncio.run(env.run(task, SimpleNamespace(player=player)))
+    player = _played(env, task, replies)
     assert player.said == prompts[:-1]
     trace = player.trace
     assert trace.rewards["episode_reward"].score == pytest.approx(sum(rewards))
@@ -93,8 +97,7 @@ def test_an_episode_is_ours_turn_by_turn() -> None:
 def test_a_model_that_stops_ends_the_episode() -> None:
     env = _environment()
     [task] = env.taskset.take(1)
-    player = Script(["<think></think><action>look</action>"], _trace())
-    asyncio.run(env.run(task, SimpleNamespace(player=player)))
+    player = _played(env, task, ["<think></think><action>look</action>"])
     assert player.trace.metrics["success"] == 0.0
     assert len(player.trace.info["transitions"]) == 1
 
@@ -122,13 +125,9 @@ def test_a_package_for_the_hub_plays_its_environment(
     project = tomllib.loads((tmp_path / "made" / "pyproject.toml").read_text())
     assert project["tool"]["hatch"]["build"]["targets"]["wheel"]["include"] == ["paw_sudoku.py"]
     monkeypatch.syspath_prepend(tmp_path / "made")
-    player = {"harness": {"id": "null"}, "runtime": {"type": "subprocess"}}
-    env = load_environment(
-        resolve_env_config({"taskset": {"id": "paw-sudoku", "tasks": 1}, "player": player})
-    )
+    env = _load(id="paw-sudoku", tasks=1)
     [task] = env.taskset
     agent = make_agent_env("paw_gym/Sudoku-v0", size=9, mode="conversation")
     agent.reset(seed=0, options={"task_id": task.data.task_id})
-    player = Script(agent.reference_solution(), _trace())
-    asyncio.run(env.run(task, SimpleNamespace(player=player)))
+    player = _played(env, task, agent.reference_solution())
     assert player.trace.metrics["success"] == 1.0

@@ -87,6 +87,10 @@ def loop(
     )
 
 
+def run(agent_loop: Any, **columns: Any) -> Any:
+    return asyncio.run(agent_loop.run({"temperature": 1.0}, **columns))
+
+
 def responses(tokenizer: Any, texts: list[str]) -> list[list[int]]:
     chat = ChatFormat(tokenizer)
     return [[*chat.content(text), chat.end_id] for text in texts]  # type: ignore[list-item]
@@ -102,7 +106,7 @@ def episode() -> tuple[Any, str, list[str]]:
 def test_the_same_episode_as_by_our_api(verl: Any, tokenizer: Any) -> None:
     agent, task_id, texts = episode()
     server = Server(responses(tokenizer, texts))
-    out = asyncio.run(_run(loop(verl, tokenizer, server), task_id=task_id, env_seed=5))
+    out = run(loop(verl, tokenizer, server), task_id=task_id, env_seed=5)
     assert isinstance(out, verl.AgentLoopOutput)
     prompt, _ = agent.reset(seed=5, options={"task_id": task_id})
     rewards, observations = [], []
@@ -137,9 +141,8 @@ def test_a_full_context_ends_the_episode(verl: Any, tokenizer: Any) -> None:
     _, task_id, texts = episode()
     answers = responses(tokenizer, texts)
     limit = len(answers[0]) + 3
-    out = asyncio.run(
-        _run(loop(verl, tokenizer, Server(answers, logprobs=False), limit), task_id=task_id)
-    )
+    short = loop(verl, tokenizer, Server(answers, logprobs=False), limit)
+    out = run(short, task_id=task_id)
     assert len(out.response_ids) == len(out.response_mask) == limit
     assert len(out.extra_fields["observation_mask"]) == limit
     assert out.response_logprobs is None and out.num_turns == 2
@@ -151,50 +154,39 @@ def test_an_empty_answer_leaves_the_log_probabilities_where_they_are(
     _, task_id, texts = episode()
     answers = responses(tokenizer, texts)
     answers[1] = []  # what a server that aborted a request gives
-    out = asyncio.run(_run(loop(verl, tokenizer, Server(answers)), task_id=task_id))
+    out = run(loop(verl, tokenizer, Server(answers)), task_id=task_id)
     assert len(out.response_logprobs) == len(out.response_ids)
     for value, sampled in zip(out.response_logprobs, out.response_mask, strict=True):
         assert value == (-0.5 if sampled else 0.0)
 
 
 def test_rows_and_their_mistakes(verl: Any, tokenizer: Any) -> None:
+    """A column that only some rows have comes out of a data set with nulls."""
     from paw_train.integrations.verl import task_rows
 
     rows = task_rows(ENV, tasks=2, seed=9, **KWARGS)
     assert {row["agent_name"] for row in rows} == {"paw"} and rows[0]["env_seed"] == 9
-    _, _, texts = episode()
-    answers = responses(tokenizer, texts)
+    answers = responses(tokenizer, episode()[2])
     row = {"extra_info": {"task_id": rows[0]["task_id"]}}
-    assert asyncio.run(_run(loop(verl, tokenizer, Server(answers)), **row)).num_turns == 8
+    for nulls in ({}, {"task_id": None, "env_seed": None}):
+        assert run(loop(verl, tokenizer, Server(answers)), **row, **nulls).num_turns == 8
     with pytest.raises(ValueError, match="names no task"):
-        asyncio.run(_run(loop(verl, tokenizer, Server([])), raw_prompt=[]))
+        run(loop(verl, tokenizer, Server([])), raw_prompt=[])
     with pytest.raises(KeyError, match="nowhere"):
-        asyncio.run(_run(loop(verl, tokenizer, Server([])), task_id="nowhere"))
-
-
-def test_rows_with_nulls(verl: Any, tokenizer: Any) -> None:
-    """A column that only some rows have comes out of a data set with nulls."""
-    _, task_id, texts = episode()
-    answers = responses(tokenizer, texts)
-    row = {"task_id": None, "env_seed": None, "extra_info": {"task_id": task_id}}
-    assert asyncio.run(_run(loop(verl, tokenizer, Server(answers)), **row)).num_turns == 8
+        run(loop(verl, tokenizer, Server([])), task_id="nowhere")
 
 
 def test_a_prompt_that_verl_could_not_stack_is_named(verl: Any, tokenizer: Any) -> None:
     _, task_id, _ = episode()
     short = loop(verl, tokenizer, Server([]), prompt_length=20)
     with pytest.raises(ValueError, match=r"prompt_length is 20: raise data\.max_prompt_length"):
-        asyncio.run(_run(short, task_id=task_id))
+        run(short, task_id=task_id)
 
 
 def test_a_dialogue_is_the_only_form(verl: Any, tokenizer: Any) -> None:
     """Window mode has no place of the observation in a message: nothing would be marked."""
     with pytest.raises(ValueError, match="`mode` is 'conversation'"):
         loop(verl, tokenizer, Server([]), mode="window")
-
-
-async def _run(agent_loop: Any, **columns: Any) -> Any:
-    return await agent_loop.run({"temperature": 1.0}, **columns)
 
 
 @pytest.mark.skipif(not REAL, reason="verl is not installed")

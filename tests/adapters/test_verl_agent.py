@@ -19,8 +19,7 @@ def collect(envs: Any, answer: Any, max_steps: int, rows: Any = None) -> dict[st
     obs, infos = envs.reset(kwargs=rows)
     size = len(obs["text"])
     over, total = np.zeros(size, bool), np.zeros(size)
-    batches: list[list[dict[str, Any]]] = [[] for _ in range(size)]
-    every: list[list[dict[str, Any]]] = [[] for _ in range(size)]
+    batches, every = ([[] for _ in range(size)] for _ in range(2))  # type: ignore[var-annotated]
     for _ in range(max_steps):
         active = ~over
         obs, rewards, dones, infos = envs.step([answer(i, infos[i]) for i in range(size)])
@@ -35,7 +34,7 @@ def collect(envs: Any, answer: Any, max_steps: int, rows: Any = None) -> dict[st
     success = envs.success_evaluator(
         total_infos=every, total_batch_list=batches, episode_rewards=total, episode_lengths=None
     )
-    return {"obs": obs, "rewards": total, "infos": every, "batches": batches, "success": success}
+    return {"obs": obs, "rewards": total, "infos": every, "success": success}
 
 
 def test_experts_and_others_side_by_side() -> None:
@@ -65,27 +64,23 @@ def test_groups_lie_next_to_each_other_and_start_the_same() -> None:
     tasks = [info["task_id"] for info in infos]
     assert tasks[0::2] == tasks[1::2] and len(set(tasks)) == 3
     assert obs["anchor"][0::2] == obs["anchor"][1::2]
-    assert all(
-        anchor.splitlines()[-1] in text
-        for anchor, text in zip(obs["anchor"], obs["text"], strict=True)
-    )
+    for anchor, text in zip(obs["anchor"], obs["text"], strict=True):
+        assert anchor.splitlines()[-1] in text
     again = EnvironmentManager(ENV, groups=3, group_size=2, seed=5, split="train")
     assert again.reset()[0] == obs
     assert EnvironmentManager(ENV, groups=3, group_size=2, seed=6, split="train").reset()[0] != obs
 
 
+def configured(name: str, **data: int) -> Any:
+    env = {"env_name": name, "max_steps": 4, "history_length": 2, "rollout": {"n": 1}}
+    return {"env": env, "data": {"train_batch_size": 1, "val_batch_size": 1, **data}}
+
+
 def test_validation_goes_through_its_tasks_in_order() -> None:
-    config = SimpleNamespace(
-        env=SimpleNamespace(
-            env_name="alfworld/AlfredTWEnv",
-            seed=1,
-            max_steps=4,
-            history_length=2,
-            rollout=SimpleNamespace(n=2),
-            alfworld={"eval_dataset": "eval_in_distribution"},
-        ),
-        data={"train_batch_size": 2, "val_batch_size": 3},
-    )
+    given = configured("alfworld/AlfredTWEnv", train_batch_size=2, val_batch_size=3)
+    env = {**given["env"], "seed": 1, "alfworld": {"eval_dataset": "eval_in_distribution"}}
+    config = SimpleNamespace(env=SimpleNamespace(**env), data=given["data"])
+    config.env.rollout = SimpleNamespace(n=2)
     train, val = make_envs(config)
     assert (train.num_processes, val.num_processes) == (4, 3)
     ids = list(make_agent_env(ENV, split="valid_seen").tasks.ids)
@@ -102,44 +97,38 @@ def test_validation_goes_through_its_tasks_in_order() -> None:
         make_envs(config)
 
 
-def test_projection_reads_the_tags() -> None:
-    envs = EnvironmentManager(ENV, groups=1)
-    envs.reset()
-    actions, valids = envs.projection(["<think>x</think><action>look</action>", "look"])
-    assert actions[0] == "look" and valids == [1, 0]
-
-
 def test_an_invalid_action_costs_nothing_here() -> None:
     """verl-agent subtracts its own penalty."""
-    envs = EnvironmentManager(ENV, groups=1)
-    envs.reset()
-    _, rewards, _, infos = envs.step(["no tags"])
-    assert rewards[0] == 0.0 and not infos[0]["is_action_valid"]
-    costly = EnvironmentManager(ENV, groups=1, invalid_penalty=-0.1)
-    costly.reset()
-    assert costly.step(["no tags"])[1][0] == pytest.approx(-0.1)
+    for reward, settings in ((0.0, {}), (-0.1, {"invalid_penalty": -0.1})):
+        envs = EnvironmentManager(ENV, groups=1, **settings)  # type: ignore[arg-type]
+        envs.reset()
+        actions, valids = envs.projection(["<think>x</think><action>look</action>", "look"])
+        assert actions[0] == "look" and valids == [1, 0]
+        _, rewards, _, infos = envs.step(["no tags"])
+        assert rewards[0] == pytest.approx(reward) and not infos[0]["is_action_valid"]
 
 
-def test_wrong_numbers_are_named() -> None:
+def test_wrong_numbers_and_rows_are_named() -> None:
     envs = EnvironmentManager(ENV, groups=2, group_size=2)
     envs.reset()
     with pytest.raises(ValueError, match="Expected 4 responses"):
         envs.step(["look"])
-    ids = list(make_agent_env(ENV).tasks.ids)[:4]
+    rows: list[dict[str, Any]] = [{"task_id": i} for i in make_agent_env(ENV).tasks.ids[:4]]
     with pytest.raises(ValueError, match="2 groups of 2 rows"):
-        envs.reset([{"task_id": i} for i in ids])
+        envs.reset(rows)
+    for rest in ({}, {"task_id": None}):
+        with pytest.raises(ValueError, match="2 of 4 rows name a task"):
+            envs.reset([rows[0], rows[0], rest, rest])
+    assert envs.reset([{"task_id": None}] * 4)[1]  # none of them: sampled
     with pytest.raises(KeyError, match="nowhere"):
         EnvironmentManager(ENV, groups=1, task_ids=["nowhere"])
+    with pytest.raises(ValueError, match="task_ids is empty"):
+        EnvironmentManager(ENV, groups=2, task_ids=[])
 
 
 def chat(task: Task, rng: Any) -> Any:
     yield Outcome("Hello.")
     yield Outcome("Bye.", reward=1.0, terminated=True, success=True)
-
-
-def configured(name: str, **data: int) -> Any:
-    env = {"env_name": name, "max_steps": 4, "history_length": 2, "rollout": {"n": 1}}
-    return {"env": env, "data": {"train_batch_size": 1, "val_batch_size": 1, **data}}
 
 
 def test_a_registered_id_is_that_environment_whatever_words_are_in_it(
@@ -151,17 +140,6 @@ def test_a_registered_id_is_that_environment_whatever_words_are_in_it(
             assert envs.reset()[0]["anchor"] == ["Hello."]
     found = make_envs(configured("paw_gym:paw_gym/Sokoban-v0"))
     assert [envs.reset()[1][0]["task_id"].split("/")[0] for envs in found] == ["train", "valid"]
-
-
-def test_some_rows_without_a_task_are_refused() -> None:
-    envs = EnvironmentManager(ENV, groups=2)
-    ids = list(make_agent_env(ENV).tasks.ids)
-    for rest in ({}, {"task_id": None}):
-        with pytest.raises(ValueError, match="1 of 2 rows name a task"):
-            envs.reset([{"task_id": ids[5]}, rest])
-    assert envs.reset([{"task_id": None}] * 2)[1]  # none of them: sampled
-    with pytest.raises(ValueError, match="task_ids is empty"):
-        EnvironmentManager(ENV, groups=2, task_ids=[])
 
 
 def test_a_failed_start_leaves_no_environment_open(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -30,18 +30,7 @@ GENERATED = (
 NEEDING = {"tau2/mock": "tau2", "babyai/go_to_local": "minigrid"}
 
 
-def is_here(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:
-        return False
-
-
-def needs(reason: str, *modules: str) -> pytest.MarkDecorator:
-    return pytest.mark.skipif(not all(map(is_here, modules)), reason=reason)
-
-
-PANELS = [*GENERATED, *(panel for panel, package in NEEDING.items() if is_here(package))]
+PANELS = [*GENERATED, *(panel for panel, package in NEEDING.items() if find_spec(package))]
 LONG = ("2048/test",)
 """worlds whose expert takes thousands of steps"""
 
@@ -78,9 +67,8 @@ def scripted(panel: str) -> World:
     split = {"split": plan.split} if is_split(plan.env) else {}
     make = agent_env_maker(plan.env, plan.split)
     env, jobs = make().text_env, []
-    for number, (task_id, seed) in enumerate(
-        environment_seeds(plan.panel, plan.panel_seed).items()
-    ):
+    seeds = environment_seeds(plan.panel, plan.panel_seed)
+    for number, (task_id, seed) in enumerate(seeds.items()):
         first, info = env.reset(seed=seed, options={"task_id": task_id})
         solved = number % 2 == 0 and panel not in LONG
         solution = iter(env.reference_solution() if solved else ())
@@ -117,8 +105,8 @@ def count(way: str, worlds: list[World], play: Callable[[World, Job], list[Any]]
     assert not found, found[:3]
 
 
-@needs("the extra `server`", "prometheus_client")
 def test_gateway(worlds: list[World]) -> None:
+    pytest.importorskip("prometheus_client", reason="the extra `server`")
     from paw_gym.remote import make_remote
 
     def play(url: str, world: World, job: Job) -> list[Any]:
@@ -139,8 +127,9 @@ def test_gateway(worlds: list[World]) -> None:
         server.kill()
 
 
-@needs("the extra `mcp`, 2 or newer", "mcp.server.mcpserver", "prometheus_client")
 def test_mcp(worlds: list[World]) -> None:
+    pytest.importorskip("mcp.server.mcpserver", reason="the extra `mcp`, 2 or newer")
+    pytest.importorskip("prometheus_client", reason="the extra `server`")
     import anyio
     from mcp.client import Client
 
@@ -167,8 +156,8 @@ def test_mcp(worlds: list[World]) -> None:
     count("MCP", worlds, lambda world, job: anyio.run(episode, world, job))
 
 
-@needs("openenv, in an environment of its own", "openenv.core")
 def test_openenv(worlds: list[World]) -> None:
+    pytest.importorskip("openenv.core", reason="openenv, in an environment of its own")
     from openenv.core.generic_client import GenericEnvClient
 
     from paw_gym.adapters.openenv import create_openenv_app
@@ -187,8 +176,8 @@ def test_openenv(worlds: list[World]) -> None:
     count("OpenEnv", worlds, play)
 
 
-@needs("the extra `inspect`, in an environment of its own", "inspect_ai")
 def test_inspect(worlds: list[World], tmp_path: Path) -> None:
+    pytest.importorskip("inspect_ai", reason="the extra `inspect`, in an environment of its own")
     from inspect_ai import eval as inspect_eval
     from inspect_ai.model import ModelOutput, ModelUsage, get_model
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import yaml
 from episodes import episodes, hostile_texts
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from programs import said
 from typer.testing import Result
 
 from paw_gym import Episode
@@ -43,11 +44,11 @@ def test_every_text_comes_back(
     assert list(read_episodes(out)) == list(with_clean_texts(some))
 
 
+@pytest.mark.skipif(find_spec("minari") is None, reason='pip install ".[export]"')
 class TestMinari:
     def test_a_run_goes_there_and_comes_back(
-        self, paw: Paw, run: Path, played: list[Episode], tmp_path: Path
+        self, paw: Paw, run: Path, played: list[Episode]
     ) -> None:
-        pytest.importorskip("minari", reason='pip install ".[export]"')
         answer = paw("export", "run", "sets/games-v0", "--to", "minari")
         assert answer.exit_code == 0, answer.output
         assert "5 episodes (3 successful)" in " ".join(answer.output.split())
@@ -61,7 +62,8 @@ class TestMinari:
     def test_minari_itself_reads_it(
         self, played: list[Episode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        minari = pytest.importorskip("minari", reason='pip install ".[export]"')
+        import minari
+
         write_minari(tmp_path / "games-v0", played)
         monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
         dataset = minari.load_dataset("games-v0")
@@ -87,7 +89,6 @@ class TestMinari:
     def test_an_odd_numbering_and_foreign_ids_are_kept(
         self, played: list[Episode], tmp_path: Path
     ) -> None:
-        pytest.importorskip("minari", reason='pip install ".[export]"')
         steps = [replace(t, step=t.step + 7, task_id="other") for t in played[0].transitions]
         odd = replace(played[0], transitions=steps)
         write_minari(tmp_path / "odd-v0", [odd, Episode("e", "t", "without a step")])
@@ -95,7 +96,6 @@ class TestMinari:
 
     def test_a_dataset_of_others_is_read(self, tmp_path: Path) -> None:
         """No infos of ours: the observation is the prompt, the action is the response."""
-        pytest.importorskip("minari", reason='pip install ".[export]"')
         from gymnasium.spaces import Text
         from minari.data_collector.episode_buffer import EpisodeBuffer
         from minari.dataset.minari_storage import MinariStorage
@@ -111,7 +111,6 @@ class TestMinari:
         assert (t.next_observation, t.terminated, t.action_is_valid) == ("b", True, True)
 
     def test_numbers_are_not_texts(self, tmp_path: Path) -> None:
-        pytest.importorskip("minari", reason='pip install ".[export]"')
         from gymnasium.spaces import Discrete
         from minari.dataset.minari_storage import MinariStorage
 
@@ -121,19 +120,25 @@ class TestMinari:
             list(read_episodes(tmp_path / "n"))
 
 
+@pytest.mark.skipif(find_spec("datasets") is None, reason='pip install ".[export]"')
 class TestHub:
-    def test_datasets_loads_it_and_it_comes_back(
-        self, paw: Paw, run: Path, played: list[Episode], tmp_path: Path
+    def test_datasets_loads_both_forms_and_it_comes_back(
+        self, paw: Paw, run: Path, played: list[Episode]
     ) -> None:
-        datasets = pytest.importorskip("datasets", reason='pip install ".[export]"')
+        from datasets import load_dataset
+
         answer = paw("export", "run", "games", "--to", "datasets", "--part", "rollouts")
         assert answer.exit_code == 0, answer.output
-        data = datasets.load_dataset("games", split="train", cache_dir=str(tmp_path / "cache"))
+        data = load_dataset("games", split="train", cache_dir="cache")
         steps = [t for e in played[:3] for t in e.transitions]
         assert data["prompt"][:] == [t.prompt for t in steps]
         assert data["reward"][:] == [t.reward for t in steps]
         assert [json.loads(i) for i in data["info"]] == [t.info for t in steps]
         assert list(read_episodes("games")) == played[:3]
+
+        assert paw("export", "run", "all.parquet", "--to", "parquet").exit_code == 0
+        told = {"data_files": "all.parquet", "split": "train", "cache_dir": "cache"}
+        assert len(load_dataset("parquet", **told)) == sum(len(e.transitions) for e in played)
 
     def test_shards_are_cut_between_episodes(
         self, played: list[Episode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -146,35 +151,14 @@ class TestHub:
         assert list(read_episodes(tmp_path / "d")) == played
 
     @pytest.mark.parametrize("name", ["a: b", "@run", "[x", "null", "\U0001f600"])
-    def test_any_name_makes_a_readable_card(
-        self, played: list[Episode], tmp_path: Path, name: str
+    @pytest.mark.parametrize("write", [write_hub_dataset, write_sft])
+    def test_any_name_makes_a_readable_card_and_an_id_is_no_markdown(
+        self, write: Callable[..., object], played: list[Episode], tmp_path: Path, name: str
     ) -> None:
-        yaml = pytest.importorskip("yaml")
-        write_hub_dataset(tmp_path / name, played[:1])
-        write_sft(tmp_path / "sft" / name, played[:1])
-        for folder in (tmp_path / name, tmp_path / "sft" / name):
-            card = (folder / "README.md").read_text(encoding="utf-8").split("---\n")[1]
-            assert yaml.safe_load(card)["pretty_name"] == name
-
-    def test_an_id_of_an_environment_is_no_markdown(
-        self, played: list[Episode], tmp_path: Path
-    ) -> None:
-        foreign = replace(played[0], env_id="`\n# [x](http://x) <b>")
-        write_hub_dataset(tmp_path / "hub", [foreign])
-        write_sft(tmp_path / "sft", [foreign])
-        for folder in ("hub", "sft"):
-            card = (tmp_path / folder / "README.md").read_text(encoding="utf-8")
-            assert "\\` # \\[x\\](http:\\//x) \\<b\\>" in card
-
-    def test_one_parquet_file(
-        self, paw: Paw, run: Path, played: list[Episode], tmp_path: Path
-    ) -> None:
-        datasets = pytest.importorskip("datasets", reason='pip install ".[export]"')
-        assert paw("export", "run", "all.parquet", "--to", "parquet").exit_code == 0
-        data = datasets.load_dataset(
-            "parquet", data_files="all.parquet", split="train", cache_dir=str(tmp_path / "cache")
-        )
-        assert len(data) == sum(len(e.transitions) for e in played)
+        write(tmp_path / name, [replace(played[0], env_id="`\n# [x](http://x) <b>")])
+        card = (tmp_path / name / "README.md").read_text(encoding="utf-8")
+        assert yaml.safe_load(card.split("---\n")[1])["pretty_name"] == name
+        assert "\\` # \\[x\\](http:\\//x) \\<b\\>" in card
 
 
 class TestFailures:
@@ -190,7 +174,6 @@ class TestFailures:
             (["empty", "x", "--to", "datasets"], "empty holds no episodes"),
             (["half", "x", "--to", "datasets"], "000001.jsonl, line 2: not an episode"),
             (["half", "x-v0", "--to", "minari"], "000001.jsonl, line 2: not an episode"),
-            (["half", "x.parquet", "--to", "parquet"], "000001.jsonl, line 2: not an episode"),
         ],
     )
     def test_are_told_and_leave_nothing(
@@ -228,7 +211,8 @@ def episodes(count):
             Transition("e", "t", f"t#{n}", i, f"{n} {i} " * 250, "o", "r", "a", 0.0, "o" * 300, i == 9,
                        False, True, {"success": True}) for i in range(10)])
 
-out = Path(sys.argv[1])
+out = Path(sys.argv[1], sys.argv[2])
+out.mkdir()
 write_jsonl(out / "e.jsonl", episodes(int(sys.argv[2])))
 write_hub_dataset(out / "d", read_jsonl(out / "e.jsonl"))
 write_sft(out / "s", read_jsonl(out / "e.jsonl"))
@@ -240,11 +224,5 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 def test_memory_does_not_grow_with_the_episodes(tmp_path: Path) -> None:
     """12,000 transitions more are 40 MB of text; holding them would take more than that."""
 
-    def peak(episodes: int) -> int:
-        folder = tmp_path / str(episodes)
-        folder.mkdir()
-        command = [sys.executable, "-c", MEASURE, str(folder), str(episodes)]
-        return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-
-    small, large = peak(300), peak(1500)
+    small, large = (int(said("-c", MEASURE, tmp_path, str(count))) for count in (300, 1500))
     assert large - small < 20_000, f"{small} kB, then {large} kB"

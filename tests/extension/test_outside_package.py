@@ -8,25 +8,11 @@ from pathlib import Path
 
 import pytest
 from forked import Forked
+from programs import install
 
 pytest.importorskip("torch", reason="the extra `train`")
 
 PACKAGE = Path(__file__).parent / "outside_package"
-
-
-def install(site: Path) -> None:
-    """Puts the package into a folder as an installer would do it."""
-    (site / "outside_package.py").write_bytes((PACKAGE / "outside_package.py").read_bytes())
-    project = tomllib.loads((PACKAGE / "pyproject.toml").read_text())["project"]
-    name, version = project["name"], project["version"]
-    info = site / f"{name.replace('-', '_')}-{version}.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-    points = [
-        f"[{group}]\n" + "".join(f"{key} = {place}\n" for key, place in named.items())
-        for group, named in project["entry-points"].items()
-    ]
-    (info / "entry_points.txt").write_text("\n".join(points))
 
 
 PROGRAM = """
@@ -49,7 +35,9 @@ def test_a_recipe_trains_with_them_the_agent_is_evaluated_and_a_misspelt_name_of
     site, here = tmp_path / "site", tmp_path / "here"
     site.mkdir()
     here.mkdir()
-    install(site)
+    project = tomllib.loads((PACKAGE / "pyproject.toml").read_text())["project"]
+    code = (PACKAGE / "outside_package.py").read_text()
+    install(site, project["name"], code, project["entry-points"])
     found = Forked(
         PROGRAM,
         "train smoke algorithm.name=beats_its_grop",

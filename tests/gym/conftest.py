@@ -17,14 +17,10 @@ from paw_gym import AgentDefaults, Outcome, Task, TaskSet, TextEnv
 
 
 def box_tasks() -> TaskSet:
+    text = "Find the ball in one of {} boxes."
     return TaskSet.from_tasks(
-        Task(
-            f"boxes/{count}",
-            f"Find the ball in one of {count} boxes.",
-            "few" if count < 6 else "many",
-            {"boxes": count},
-        )
-        for count in range(2, 14)
+        Task(f"boxes/{n}", text.format(n), "few" if n < 6 else "many", {"boxes": n})
+        for n in range(2, 14)
     )
 
 
@@ -47,17 +43,13 @@ class BoxEnv(TextEnv):
         agent: AgentDefaults | None = None,
         render_mode: str | None = None,
     ) -> None:
-        self.defect = defect
+        self.defect, tasks = defect, box_tasks()
         if defect == "unhashed tasks":
-            known = box_tasks()
-            tasks = TaskSet(known.ids, known.__getitem__, secrets.token_hex())
-        else:
-            tasks = box_tasks()
+            tasks = TaskSet(tasks.ids, tasks.__getitem__, secrets.token_hex())
         super().__init__(tasks, max_steps, render_mode)
         if agent is not None:
             self.agent = agent  # type: ignore[misc]
-        self.resets = 0
-        self.moves = 0
+        self.resets = self.moves = 0
         if defect == "repeated ids":
             tasks.ids = [*tasks.ids[:-1], tasks.ids[0]]
         if defect == "no instruction":
@@ -83,19 +75,15 @@ class BoxEnv(TextEnv):
             return self._see(f"There are {boxes} boxes. You were here {self.resets} times.")
         if self.defect == "won at reset":
             return Outcome(f"There are {boxes} boxes.", success=True, admissible_actions=["look"])
-        if self.defect == "unseeded generator":  # a ball's place alone could agree by chance
+        if self.defect == "unseeded generator":
             return self._see(f"{boxes} boxes, {np.random.default_rng().integers(2**62)} balls.")
         if self.defect == "global generator":
             return self._see(f"{boxes} boxes, {random.getrandbits(62)} balls.")
         return self._see(f"There are {boxes} boxes.")
 
     def _draw(self, boxes: int) -> int:
-        if self.defect == "global generator":
-            return random.randint(1, boxes)
         if self.defect == "global numpy generator":
             return int(np.random.randint(1, boxes + 1))  # noqa: NPY002
-        if self.defect == "unseeded generator":
-            return int(np.random.default_rng().integers(1, boxes + 1))
         return int(self.np_random.integers(1, boxes + 1))
 
     def _act(self, action: str) -> Outcome:
@@ -131,14 +119,7 @@ class BoxEnv(TextEnv):
         if self.defect == "process id":
             text += f" [{os.getpid()}]"
         more = {"seen": np.float64(1.0)} if self.defect == "numpy in info" else {}
-        score = 2.0 if self.defect == "score above 1" else None
-        return Outcome(
-            text,
-            action_is_valid=valid,
-            admissible_actions=self._listed(),
-            info=more,
-            score=score,
-        )
+        return Outcome(text, action_is_valid=valid, admissible_actions=self._listed(), info=more)
 
     def reference_solution(self) -> list[str]:
         if self.defect == "no solver":
@@ -170,8 +151,6 @@ class BoxEnv(TextEnv):
         return self.state if self.defect == "shared state" else super()._get_state()
 
     def _set_state(self, state: Any) -> None:
-        if self.defect == "forgets open box":
-            state = {**state, "open": 0}
         if self.defect == "shared state":
             self.state = state
         else:
@@ -192,8 +171,6 @@ class BoxEnv(TextEnv):
             truncated = False
         if self.defect == "early truncation" and self._steps == 5:
             truncated = self._over = True
-        if self.defect == "ends twice" and terminated:
-            truncated = True
         return observation, reward, terminated, truncated, info
 
     def _info(self, outcome: Outcome) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import pickle
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -70,50 +69,22 @@ class Unfinished(TextEnv):
         return Outcome("Say it.")
 
 
-class ListedEnv(SayEnv):
-    """Its tasks are a list."""
-
-    def __init__(self, render_mode: str | None = None) -> None:
-        TextEnv.__init__(self, TASKS, 5, render_mode)  # type: ignore[arg-type]
-
-
 OUTCOMES = [
     (("No.", 0.0, False), "a tuple, ('No.', 0.0, False); expected an Outcome"),
-    ("No.", "a str, 'No.'; expected an Outcome"),
-    ({"observation": "No."}, "a dict, {'observation': 'No.'}; expected an Outcome"),
     (Outcome(None), "whose observation is None; expected a str"),  # type: ignore[arg-type]
-    (Outcome(b"No."), "whose observation is a bytes, b'No.'; expected a str"),  # type: ignore[arg-type]
-    (Outcome(["No."]), "whose observation is a list, ['No.']; expected a str"),  # type: ignore[arg-type]
-    (Outcome("No.", None), "whose reward is None; expected a finite number"),  # type: ignore[arg-type]
     (Outcome("No.", float("nan")), "whose reward is a float, nan; expected a finite number"),
-    (Outcome("No.", float("-inf")), "whose reward is a float, -inf; expected a finite number"),
-    (Outcome("No.", "1"), "whose reward is a str, '1'; expected a finite number"),  # type: ignore[arg-type]
     (Outcome("No.", np.ones(1)), "whose reward is a ndarray, array([1.])"),  # type: ignore[arg-type]
-    (Outcome("No.", 1j), "whose reward is a complex, 1j; expected a finite number"),  # type: ignore[arg-type]
     (Outcome("No.", terminated=None), "whose terminated is None; expected True or False"),  # type: ignore[arg-type]
-    (Outcome("No.", terminated="no"), "whose terminated is a str, 'no'; expected True or False"),  # type: ignore[arg-type]
     (Outcome("No.", success=1), "whose success is an int, 1; expected True or False"),  # type: ignore[arg-type]
-    (Outcome("No.", success=None), "whose success is None; expected True or False"),  # type: ignore[arg-type]
-    (
-        Outcome("No.", score=1.5),
-        "whose score is a float, 1.5; expected None or a number from 0 to 1",
-    ),
-    (Outcome("No.", score=float("nan")), "whose score is a float, nan; expected None or a number"),
+    (Outcome("No.", score=1.5), "whose score is a float, 1.5; expected None or a number from 0"),
     (Outcome("No.", score="1"), "whose score is a str, '1'; expected None or a number"),  # type: ignore[arg-type]
     (Outcome("No.", action_is_valid=0), "whose action_is_valid is an int, 0; expected True or"),  # type: ignore[arg-type]
-    (
-        Outcome("No.", admissible_actions="go"),
-        "admissible_actions is a str, 'go'; expected None or",
-    ),
+    (Outcome("No.", admissible_actions="go"), "admissible_actions is a str, 'go'; expected None"),
     (Outcome("No.", admissible_actions=[1]), "admissible_actions is a list, [1]; expected None or"),  # type: ignore[list-item]
-    (Outcome("No.", admissible_actions={"go"}), "admissible_actions is a set, {'go'}; expected"),  # type: ignore[arg-type]
     (Outcome("No.", info=[("a", 1)]), "info is a list, [('a', 1)]; expected a dict"),  # type: ignore[arg-type]
     (Outcome("No.", info={"a": (1, 2)}), "info is not plain JSON values: info['a'] holds a tuple"),
-    (Outcome("No.", info={"a": float("nan")}), "info['a'] is nan, which JSON has no number for"),
-    (Outcome("No.", info={1: "a"}), "the key 1 is a int; expected a str"),  # type: ignore[dict-item]
     (Outcome("No.", info={"success": True}), "info has the key 'success'; expected other keys"),
     (Outcome("No.", truncated="no"), "truncated is a str, 'no'; expected True or False"),  # type: ignore[arg-type]
-    (Outcome("No.", info={"transition": {}}), "info has the key 'transition'; expected other"),
 ]
 STARTS = [
     (("Say it.", {}), "reset of task 'a' gave a tuple, ('Say it.', {}); expected an Outcome"),
@@ -144,7 +115,7 @@ def test_a_wrong_first_outcome_is_one_error(outcome: Any, message: str) -> None:
     assert message in str(error.value)
 
 
-@pytest.mark.parametrize("answer", [OUTCOMES[0][0], OUTCOMES[7][0], OUTCOMES[24][0]])
+@pytest.mark.parametrize("answer", [OUTCOMES[0][0], OUTCOMES[2][0], OUTCOMES[-3][0]])
 def test_the_suite_reports_a_wrong_outcome_once(answer: Any) -> None:
     register_text_env(ID, SayEnv, answer=answer)
     report = check_text_env(ID, time_limit=None)
@@ -179,27 +150,18 @@ class ClumsyEnv(SayEnv):
 @pytest.mark.parametrize(
     ("env", "message"),
     [
-        (StumblingEnv, "AttributeError: 'StumblingEnv' object has no attribute 'missing'"),
-        (ExplainingEnv, "LookupError: the word is missing"),
+        (StumblingEnv, "AttributeError: 'StumblingEnv' object has no attribute 'missing' (test_d"),
+        (ExplainingEnv, "LookupError: the word is missing (test_definition.py, line "),
         (ClumsyEnv, "TypeError: ClumsyEnv._act() takes 1 positional argument but 2 were given"),
     ],
 )
-def test_the_suite_reports_an_exception_of_the_environment_once(
-    env: type[TextEnv], message: str
-) -> None:
-    register_text_env(ID, env, replace=True)
+def test_the_suite_reports_an_exception_of_the_environment_once(env: Any, message: str) -> None:
+    register_text_env(ID, env)
     report = check_text_env(ID, time_limit=None)
     told = [failure for failure in report.failures if message in failure.detail]
     assert len(told) == 1
     stopped = [r for r in report.results if r.detail == f"stopped by what {told[0].name} reports"]
     assert len(stopped) > 10
-
-
-def test_the_line_that_raised_is_shown() -> None:
-    register_text_env(ID, StumblingEnv, replace=True)
-    details = [f.detail for f in check_text_env(ID, time_limit=None).failures]
-    line = inspect.getsourcelines(StumblingEnv._act)[1] + 1
-    assert any(d.endswith(f"(test_definition.py, line {line})") for d in details), details
 
 
 def test_a_loaded_task_with_another_id_is_named() -> None:
@@ -215,29 +177,17 @@ def test_a_loaded_task_with_another_id_is_named() -> None:
 BAD_TASKS = [
     ({"a": "Say a."}, "; expected a list of Task objects, such as"),
     ("ab", "tasks is a str, 'ab'; expected a list of Task objects"),
-    (7, "tasks is an int, 7; expected a list of Task objects"),
     (Task("a", "Say a."), "tasks is a Task, Task(id='a'"),
-    (["a"], "tasks[0] is a str, 'a'; expected a Task, such as Task("),
     ([TASKS[0], ("b", "Say b.")], "tasks[1] is a tuple, ('b', 'Say b.'); expected a Task"),
     ([Task(1, "Say 1.")], "tasks[0]: the id is an int, 1; expected a non-empty str"),  # type: ignore[arg-type]
-    ([Task(Path("a/b"), "Say.")], "tasks[0]: the id is a PosixPath"),  # type: ignore[arg-type]
-    ([Task(None, "Say.")], "tasks[0]: the id is None; expected a non-empty str"),  # type: ignore[arg-type]
     ([Task("", "Say.")], "tasks[0]: the id is a str, ''; expected a non-empty str"),
-    ([Task(" ", "Say.")], "tasks[0]: the id is a str, ' '; expected a non-empty str"),
-    (
-        [Task("a\nb", "Say.")],
-        r"tasks[0]: the id is a str, 'a\nb'; expected a non-empty str of print",
-    ),
+    ([Task("a\nb", "Say.")], r"the id is a str, 'a\nb'; expected a non-empty str of printable"),
     ([Task("a ", "Say.")], "tasks[0]: the id is 'a '; expected no white space at its ends"),
     ([Task("/etc/a", "Say.")], "tasks[0]: the id is '/etc/a'; expected a name, no path"),
     ([Task("a/../../b", "Say.")], "tasks[0]: the id is 'a/../../b'; expected a name, no path"),
     ([*TASKS, Task("a", "Again.")], "tasks 0 and 2 are both 'a'; expected an id of its own"),
     ([Task("a", "")], "tasks[0] ('a'): its instruction is a str, ''; expected a str that says"),
-    ([Task("a", None)], "tasks[0] ('a'): its instruction is None; expected a str"),  # type: ignore[arg-type]
-    (
-        [Task("a", "Say.", type=2)],
-        "tasks[0] ('a'): its type is an int, 2; expected a non-empty str",
-    ),  # type: ignore[arg-type]
+    ([Task("a", "Say.", type=2)], "tasks[0] ('a'): its type is an int, 2; expected a non-empty"),  # type: ignore[arg-type]
 ]
 
 
@@ -264,7 +214,6 @@ REGISTRATIONS: list[tuple[Any, Any, dict[str, Any], str]] = [
     (ID, say, {"tasks": {"train": TASKS, "test": TASKS}}, "task 'a' is in the splits 'train' and"),
     (ID, say, {"tasks": {"train": ["a"]}}, "tasks['train'][0] is a str, 'a'; expected a Task"),
     (ID, say, {"tasks": TASKS, "max_step": 5}, "no option 'max_step'. Did you mean 'max_steps'?"),
-    (ID, say, {"tasks": TASKS, "descripton": "x"}, "'descripton'. Did you mean 'description'?"),
     (ID, say, {"tasks": TASKS, "max_steps": 0}, "max_steps must be at least 1, got 0"),
     (ID, say, {"tasks": TASKS, "max_steps": "5"}, "max_steps is a str, '5'; expected an int"),
     (ID, say, {"tasks": TASKS, "max_steps": True}, "max_steps is a bool, True; expected an int"),
@@ -272,28 +221,14 @@ REGISTRATIONS: list[tuple[Any, Any, dict[str, Any], str]] = [
     (ID, say, {"tasks": TASKS, "solve": lambda: 1}, "expected a function solve(task, rng)"),
     (ID, needs_more, {"tasks": TASKS}, "needs_more(task: 'Task', rng: 'Any', extra: 'Any') -> "),
     (ID, lambda task, rng: 1, {"tasks": TASKS}, "neither a class nor a generator function"),
-    (ID, 7, {"tasks": TASKS}, "7 is neither a class nor a generator function"),
     (ID, SayEnv, {"tasks": TASKS, "max_step": 5}, "tasks is an option of generator functions"),
-    (
-        ID,
-        SayEnv,
-        {"max_step": 5},
-        "SayEnv.__init__ has no option 'max_step'. Did you mean 'max_steps'?",
-    ),
+    (ID, SayEnv, {"max_step": 5}, "SayEnv.__init__ has no option 'max_step'. Did you mean 'max_"),
     (ID, SayEnv, {"solve": len}, "solve is an option of generator functions"),
-    (ID, SayEnv, {"max_steps": -1}, "max_steps must be at least 1, got -1"),
     (ID, Unfinished, {}, "Unfinished lacks _act; expected a class that implements both"),
     (ID, dict, {}, "dict is no subclass of TextEnv; expected one, or a generator function"),
-    (
-        ID,
-        "tests.maze.MazeEnv",
-        {},
-        "the entry point is 'tests.maze.MazeEnv'; expected 'module:Class'",
-    ),
-    (ID, "tests maze:MazeEnv", {}, "'tests maze:MazeEnv'; expected 'module:Class'"),
+    (ID, "tests.MazeEnv", {}, "the entry point is 'tests.MazeEnv'; expected 'module:Class'"),
     (7, SayEnv, {}, "7: the id is an int, 7; expected namespace/Name-vN"),
     ("tests/Bad v0", SayEnv, {}, "the id is a str, 'tests/Bad v0'; expected namespace/Name-vN"),
-    ("tests/Bad-vx", SayEnv, {}, "the id is a str, 'tests/Bad-vx'; expected namespace/Name-vN"),
     ("CartPole-v1", SayEnv, {}, "CartPole-v1: this id is registered already by Gymnasium"),
     ("paw_gym/ALFWorld-v0", SayEnv, {}, "this id is registered already by paw_gym"),
 ]
@@ -325,8 +260,8 @@ def test_the_arguments_of_a_class_can_be_looked_up() -> None:
 
 
 def test_a_list_for_a_task_set_says_what_to_write() -> None:
-    with pytest.raises(EnvDefinitionError, match=r"ListedEnv: tasks is a list.*from_tasks"):
-        ListedEnv()
+    with pytest.raises(EnvDefinitionError, match=r"tasks is a list.*from_tasks"):
+        TextEnv.__init__(SayEnv(), TASKS, 5)  # type: ignore[arg-type]
 
 
 def test_tasks_that_are_loaded_later_are_checked_then() -> None:
@@ -404,11 +339,6 @@ class TestSolvers:
         assert env.reference_solution() == []
         with pytest.raises(StopIteration):
             env.expert()()
-
-    def test_one_that_needs_the_task_alone(self) -> None:
-        env = GeneratorEnv(say, TASKS, solve=lambda task: [task.id])
-        env.reset(options={"task_id": "b"})
-        assert env.reference_solution() == ["b"]
 
     @pytest.mark.parametrize("answer", ["a", None, [1]])
     def test_a_wrong_answer_is_named(self, answer: Any) -> None:

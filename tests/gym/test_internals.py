@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import gzip
-import importlib
 import io
 import json
 import lzma
@@ -12,11 +11,14 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path, PurePosixPath
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import pytest
+from programs import install
 from rich.text import Text
 
 from paw_gym.internals import locks
@@ -25,10 +27,8 @@ from paw_gym.internals.files import (
     append_jsonl,
     file_version,
     naming_full_disk,
-    new_file,
     new_folder,
     open_text,
-    require_data,
     write_json,
     write_text,
 )
@@ -42,7 +42,6 @@ from paw_gym.internals.registry import Registry
     ("typed", "valid", "offered"),
     [
         ("serach", ["answer", "search"], "Did you mean 'search'?"),
-        ("top", ["top_entropy", "random"], "Did you mean 'top_entropy'?"),
         ("Boxs", ["tests/Boxes-v0", "tests/Doors-v0"], "Did you mean 'tests/Boxes-v0'?"),
         ("variation", ["numbers", "render_mode"], "Valid: 'numbers', 'render_mode'."),
         ("x", [], "There are none."),
@@ -63,71 +62,34 @@ def test_what_is_no_name_is_refused_like_an_unknown_one(value: object) -> None:
 @pytest.fixture
 def registry() -> Registry[object]:
     made: Registry[object] = Registry("shape", "paw_tests.shapes")
-    made.add("path", PurePosixPath)
+    made.add("path", Path)
     return made
 
 
-@pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An installed package that announces a shape, and one that cannot be imported."""
-    (tmp_path / "round_things.py").write_text("circle = 'a circle'\n")
-    info = tmp_path / "round_things-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: round-things\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(
-        "[paw_tests.shapes]\ncircle = round_things:circle\nbroken = round_things:nothing\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    return tmp_path
-
-
-def test_each_module_of_a_folder_adds_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_another_package_is_loaded_by_name_only_and_a_broken_one_is_named(
+    registry: Registry[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / "own_shapes"
-    folder.mkdir()
-    (folder / "__init__.py").write_text(
-        "from paw_gym.internals.registry import Registry, import_modules\n"
-        "SHAPES = Registry('shape', 'paw_tests.shapes')\nimport_modules(__name__)\n"
-    )
-    for name in ("line", "square"):
-        code = f"from own_shapes import SHAPES\nSHAPES.add({name!r}, {name!r})\n"
-        (folder / f"{name}.py").write_text(code)
+    points = {"circle": "round_things:circle", "broken": "round_things:nothing"}
+    install(tmp_path, "round-things", "circle = 'a circle'", {"paw_tests.shapes": points})
     monkeypatch.syspath_prepend(tmp_path)
-    shapes = importlib.import_module("own_shapes").SHAPES
-    assert shapes.items() == [("line", "line"), ("square", "square")]
-
-
-def test_another_package_is_loaded_by_name_only(registry: Registry[object], package: Path) -> None:
     assert registry.names() == ["broken", "circle", "path"]
     assert "round_things" not in sys.modules
     assert registry["circle"] == "a circle"
-
-
-def test_a_broken_package_is_named(registry: Registry[object], package: Path) -> None:
-    with pytest.raises(
-        ImportError, match=r"shape 'broken' of round-things .*'round_things:nothing'"
-    ):
+    with pytest.raises(ImportError, match=r"'broken' of round-things .*'round_things:nothing'"):
         registry["broken"]
 
 
-def test_an_unknown_name_offers_the_nearest(registry: Registry[object]) -> None:
+def test_a_name_is_of_one_thing(registry: Registry[object]) -> None:
     with pytest.raises(ValueError, match="no shape 'pat'. Did you mean 'path'"):
         registry["pat"]
-
-
-@pytest.mark.parametrize("name", ["path", "square"])
-def test_a_taken_name_is_refused(registry: Registry[object], name: str) -> None:
-    if name == "square":
-        registry.add("square", object())
-    with pytest.raises(ValueError, match=f"There is a shape '{name}' already"):
-        registry.add(name, object())
+    with pytest.raises(ValueError, match="There is a shape 'path' already"):
+        registry.add("path", object())
 
 
 pytest.importorskip("fcntl", reason="elsewhere nothing is protected")
 
 HOLDS = """
-import sys, time
+import sys
 from pathlib import Path
 from paw_gym.internals.locks import only_process
 with only_process(Path(sys.argv[1])):
@@ -136,32 +98,19 @@ with only_process(Path(sys.argv[1])):
 """
 
 
-@pytest.fixture
-def held(tmp_path: Path) -> Iterator[tuple[Path, subprocess.Popen[str]]]:
-    """A folder, and the process that holds it."""
+def test_another_process_is_refused_until_the_first_is_gone(tmp_path: Path) -> None:
     folder = tmp_path / "deep" / "run"
-    command = [sys.executable, "-c", HOLDS, str(folder)]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None and process.stdout.readline() == "held\n"
-        yield folder, process
-        process.kill()
-
-
-def test_another_process_is_refused_until_the_first_is_gone(
-    held: tuple[Path, subprocess.Popen[str]],
-) -> None:
-    folder, process = held
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDS, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None and process.stdout.readline() == b"held\n"
     assert is_held(folder)
-    with pytest.raises(ValueError, match=r"Another process is working in .*run\. Wait"):
-        require_idle(folder)
-    refused = pytest.raises(ValueError, match=r"Another process is working in .*run\. Wait")
-    with refused, only_process(folder):
-        pytest.fail("two processes have it")
+    for ask in (require_idle, lambda folder: only_process(folder).__enter__()):
+        with pytest.raises(ValueError, match=r"Another process is working in .*run\. Wait"):
+            ask(folder)
     assert folder.is_dir()
     process.kill()
-    process.wait()
+    process.communicate()
     assert not is_held(folder)
     require_idle(folder)
     with only_process(folder):
@@ -190,11 +139,8 @@ def test_a_child_that_inherits_a_lock_holds_it_without_its_parent(tmp_path: Path
     second = ProcessLock(path)
     assert second.take() is False
     second.close()
-    child = subprocess.Popen(
-        [sys.executable, "-c", "import sys; sys.stdin.read()"],
-        stdin=subprocess.PIPE,
-        pass_fds=lock.descriptors,
-    )
+    waiting = [sys.executable, "-c", "input()"]
+    child = subprocess.Popen(waiting, stdin=subprocess.PIPE, pass_fds=lock.descriptors)
     with child:
         lock.close()
         assert is_held(path)
@@ -226,10 +172,9 @@ def _fill(folder: Path, text: str, fails: bool = False) -> None:
 
 def test_after_a_failure_what_was_there_stays(tmp_path: Path) -> None:
     _fill(tmp_path / "deep" / "data", "old")
-    with pytest.raises(RuntimeError, match="in the middle"):
-        _fill(tmp_path / "deep" / "data", "new", fails=True)
-    with pytest.raises(RuntimeError, match="in the middle"):
-        _fill(tmp_path / "deep" / "other" / "folders" / "data", "new", fails=True)
+    for folder in ("data", "other/folders/data"):
+        with pytest.raises(RuntimeError, match="in the middle"):
+            _fill(tmp_path / "deep" / folder, "new", fails=True)
     left = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*"))
     assert left == ["deep", "deep/data", "deep/data/a.txt"]
     assert (tmp_path / "deep" / "data" / "a.txt").read_text(encoding="utf-8") == "old"
@@ -276,26 +221,14 @@ def test_numbers_that_json_lacks_become_null(tmp_path: Path) -> None:
     assert [json.loads(line) for line in lines] == [expected, {"whole": True}]
 
 
-def _file_of(path: Path, text: str) -> None:
-    with new_file(path) as scratch:
-        scratch.write_text(text)
-
-
-@pytest.mark.parametrize("write", [_file_of, write_text, write_json])
-def test_what_a_killed_process_left_goes_and_what_others_write_stays(
-    tmp_path: Path, write: Callable[[Path, str], None]
-) -> None:
+def test_what_a_killed_process_left_goes_and_what_others_write_stays(tmp_path: Path) -> None:
     for name in ("a.part", "a.1.part"):
         (tmp_path / name).touch()
-    write(tmp_path / "a", "text")
+    write_text(tmp_path / "a", "text")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "a.1.part"]
     (tmp_path / "a.part").touch()
     write_json(tmp_path / "a", "text", shared=True)
     assert len(list(tmp_path.iterdir())) == 3
-
-
-def _json_to(device: Path) -> None:
-    append_jsonl(device, {"a": 1})
 
 
 def _tensors_to(device: Path) -> None:
@@ -310,7 +243,9 @@ def _as_safetensors_says(device: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="no /dev/full")
-@pytest.mark.parametrize("write", [_json_to, _tensors_to, _as_safetensors_says])
+@pytest.mark.parametrize(
+    "write", [partial(append_jsonl, record=1), _tensors_to, _as_safetensors_says]
+)
 def test_a_full_disk_is_one_sentence_whoever_finds_it(
     tmp_path: Path, write: Callable[[Path], None]
 ) -> None:
@@ -330,41 +265,25 @@ POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12
 PAGE = b"\n<!DOCTYPE html>\n<html><head><title>Sign in</title></head></html>"
 
 
-def _question(path: Path) -> None:
-    from paw_gym.envs.search_qa.questions import read_questions
-
-    read_questions(path)
-
-
-def _corpus(path: Path) -> None:
-    from paw_gym.retrieval.corpus import Corpus
-
-    Corpus.open(path)
+READERS = (
+    "envs.search_qa.questions:read_questions",
+    "retrieval.corpus:Corpus.open",
+    "envs.webshop.data_folder:read_json",
+    "envs.alfworld.games:load_game",
+)
 
 
-def _shop(path: Path) -> None:
-    from paw_gym.envs.webshop.data_folder import read_json
-
-    read_json(path)
-
-
-def _game(path: Path) -> None:
-    from paw_gym.envs.alfworld.games import load_game
-
-    load_game(path)
-
-
-@pytest.mark.parametrize("read", [require_data, _question, _corpus, _shop, _game])
+@pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize(
     ("content", "says"), [(POINTER, "is a Git LFS pointer.*git lfs pull"), (PAGE, "is a web page")]
 )
 def test_what_stands_in_place_of_the_data_is_named(
-    tmp_path: Path, read: Callable[[Path], object], content: bytes, says: str
+    tmp_path: Path, reader: str, content: bytes, says: str
 ) -> None:
     path = tmp_path / "data.jsonl"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=f"data.jsonl {says}"):
-        read(path)
+        resolve_name(f"paw_gym.{reader}")(path)
 
 
 @pytest.mark.parametrize("codec", [None, "gzip", "xz", "zstd"])
@@ -405,11 +324,10 @@ def _endpoint(root: Path) -> None:
 def _fills_corpus_cache(root: Path) -> None:
     from paw_gym.retrieval import corpus
 
-    file = root / "corpus.jsonl"
-    file.write_text('{"id": "a", "contents": "text"}\n')
+    (root / "corpus.jsonl").write_text('{"id": "a", "contents": "text"}\n')
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(corpus, "_CACHED_FROM", 0)
-        corpus.Corpus.open(file)
+        corpus.Corpus.open(root / "corpus.jsonl")
 
 
 def _fills_shop_cache(root: Path) -> None:
@@ -459,9 +377,8 @@ def obeyed(text: str) -> set[str]:
 
 
 def test_no_escape_is_left_in_a_text() -> None:
-    assert obeyed(printable(ESCAPES)) == set()
-    assert one_line(f"a\n{ESCAPES}\r\nb").count("\n") == 0
-    assert printable("a\tb\nc") == "a\tb\nc"
+    assert obeyed(printable(ESCAPES)) == set() and printable("a\tb\nc") == "a\tb\nc"
+    assert "\n" not in one_line(f"a\n{ESCAPES}\r\nb")
 
 
 @pytest.mark.parametrize("terminal", [False, True])
@@ -494,24 +411,18 @@ RESULT: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_a_result_with_such_names_is_a_table_of_plain_texts(
+def test_tables_of_a_result_with_such_names_are_plain_texts(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    from paw_train.evaluation.comparison import as_csv, as_markdown
     from paw_train.evaluation.terminal import Display
 
     display = Display()
     display.say(f"evaluating m[bold]{ESCAPES}")
     display.result(RESULT)
-    text = capsys.readouterr().out
-    assert obeyed(text) == set()
+    shown, markdown = capsys.readouterr().out, as_markdown([RESULT])
+    for text in (shown, markdown, as_csv([RESULT])):
+        assert obeyed(text) == set()
     for name in ("p[red]", "m[bold]", "t[blink]", "boom"):
-        assert name in text
-
-
-def test_tables_of_results_are_harmless() -> None:
-    from paw_train.evaluation.comparison import as_csv, as_markdown
-
-    assert obeyed(as_csv([RESULT])) == set()
-    text = as_markdown([RESULT])
-    assert obeyed(text) == set()
-    assert "\\<img" in text and "\\|" in text
+        assert name in shown
+    assert "\\<img" in markdown and "\\|" in markdown

@@ -15,29 +15,25 @@ from paw_gym.registration import register_text_env
 LOOK = "<think></think><action>look</action>"
 
 
+Make = Callable[..., EnvPool]
+
+
 @pytest.fixture
-def pool(box_env: Any) -> Callable[..., EnvPool]:
-    """``pool(groups, group_size, seed, **env settings)``."""
+def pool(box_env: Any) -> Make:
+    """``pool(groups, group_size, seed, seeds, **env settings)``."""
 
     def make(groups: int = 2, size: int = 3, seed: int = 0, **settings: Any) -> EnvPool:
-        return EnvPool(lambda: AgentInterface(box_env(**settings)), groups, size, seed=seed)
+        seeds = settings.pop("seeds", None)
+        return EnvPool(
+            lambda: AgentInterface(box_env(**settings)), groups, size, seed=seed, seeds=seeds
+        )
 
     return make
 
 
-Make = Callable[..., EnvPool]
-
-
-def finish(pool: EnvPool) -> None:
-    while pool.active:
-        pool.step([LOOK] * len(pool.active))
-
-
 def test_groups_play_the_same_task(pool: Make) -> None:
     slots = pool(3, 2).reset()
-    assert [(slot.index, slot.group) for slot in slots] == [
-        (0, 0), (1, 0), (2, 1), (3, 1), (4, 2), (5, 2),
-    ]  # fmt: skip
+    assert [(slot.index, slot.group) for slot in slots] == [(i, i // 2) for i in range(6)]
     by_group = [{s.info["task_id"] for s in slots if s.group == g} for g in range(3)]
     assert all(len(tasks) == 1 for tasks in by_group)
     assert len(set.union(*by_group)) == 3
@@ -53,27 +49,16 @@ def test_chosen_tasks_and_sizes_are_played(pool: Make) -> None:
 
 def test_finished_episodes_leave_the_batch(pool: Make) -> None:
     some = pool(1, 3, max_steps=4)
-    slots = some.reset(["boxes/5"])
-    winner = slots[1]
-    for response in some.env_of(winner).reference_solution():
-        some.step({s.index: response if s is winner else LOOK for s in some.active})
-    assert [slot.index for slot in some.active] == [0, 2]
-    finish(some)
-    assert [len(e.transitions) for e in some.episodes] == [4, 2, 4]
-    assert [e.success for e in some.episodes] == [False, True, False]
-    assert all(e.finished and e.error is None for e in some.episodes)
-
-
-def test_every_prompt_is_the_one_that_is_answered(pool: Make) -> None:
-    some = pool(2, 2, max_steps=3)
-    some.reset()
-    seen: dict[int, list[str]] = {slot.index: [] for slot in some.active}
+    winner = some.reset(["boxes/5"])[1]
+    plan, seen = iter(some.env_of(winner).reference_solution()), [[], [], []]  # type: ignore[var-annotated]
     while some.active:
         for slot in some.active:
             seen[slot.index].append(slot.prompt)
-        some.step([LOOK] * len(some.active))
-    for index, episode in enumerate(some.episodes):
-        assert [t.prompt for t in episode.transitions] == seen[index]
+        some.step({s.index: next(plan) if s is winner else LOOK for s in some.active})
+    assert [len(e.transitions) for e in some.episodes] == [4, 2, 4]
+    assert [e.success for e in some.episodes] == [False, True, False]
+    assert all(e.finished and e.error is None for e in some.episodes)
+    assert [[t.prompt for t in e.transitions] for e in some.episodes] == seen, "those answered"
 
 
 def test_a_failing_step_fails_its_episode_alone(pool: Make) -> None:
@@ -82,11 +67,10 @@ def test_a_failing_step_fails_its_episode_alone(pool: Make) -> None:
     bad = "<think></think><action>dance</action>"
     some.step([LOOK, bad, LOOK])
     assert [slot.index for slot in some.active] == [0, 2]
-    finish(some)
-    error = some.episodes[1].error
-    assert error is not None
-    assert "Traceback" in error
-    assert "ValueError: bad action 'dance'" in error
+    while some.active:
+        some.step([LOOK] * len(some.active))
+    error = some.episodes[1].error or ""
+    assert "Traceback" in error and "ValueError: bad action 'dance'" in error
     assert [len(e.transitions) for e in some.episodes] == [2, 0, 2]
     assert len(some.reset(["boxes/4"])) == 3
 
@@ -110,7 +94,7 @@ def test_an_unknown_task_starts_nothing(pool: Make) -> None:
     some = pool()
     with pytest.raises(KeyError, match="boxes/3"):
         some.reset(["boxes/3", "boxes/33"])
-    assert some.active == []
+    assert not some.active and not some.episodes
 
 
 def test_the_state_makes_the_next_reset_the_same(pool: Make) -> None:
@@ -140,37 +124,24 @@ def test_wrong_settings_are_refused(box_env: Any) -> None:
         EnvPool(lambda: AgentInterface(box_env()), history_length=3)
 
 
-def test_planned_seeds_do_not_depend_on_what_was_played_before(box_env: Any) -> None:
-    def names(task_ids: list[str], warm_up: bool) -> list[str]:
-        planned = {"boxes/4": 7, "boxes/9": 8}
-        pool = EnvPool(lambda: AgentInterface(box_env()), seed=3, seeds=planned)
-        if warm_up:
-            pool.reset(["boxes/5"])
-        return [slot.episode.episode_id for slot in pool.reset(task_ids)]
-
-    assert names(["boxes/4", "boxes/9"], False)[1:] == names(["boxes/9"], True)
+def test_planned_seeds_name_episodes_whatever_was_played_before(pool: Make) -> None:
+    planned = pool(1, 2, seeds={"boxes/4": 7})
+    names = [s.episode.episode_id for s in planned.reset(["boxes/4", "boxes/9", "boxes/4"])]
+    assert len(set(names)) == 6, "two groups of one task and seed have names of their own"
+    assert names[:2] == [s.episode.episode_id for s in planned.reset(["boxes/4"])]
 
 
-def test_two_groups_of_one_task_and_seed_have_names_of_their_own(box_env: Any) -> None:
-    pool = EnvPool(lambda: AgentInterface(box_env()), groups=3, group_size=2)
-    task = pool.tasks.ids[0]
-    planned = EnvPool(lambda: AgentInterface(box_env()), group_size=2, seeds={task: 7})
-    names = [slot.episode.episode_id for slot in planned.reset([task, pool.tasks.ids[1], task])]
-    assert len(set(names)) == 6
-    assert names[:2] == [slot.episode.episode_id for slot in planned.reset([task])]
-
-
-def test_every_environment_is_told_how_far_training_has_come(box_env: Any) -> None:
-    pool = EnvPool(lambda: AgentInterface(box_env()), groups=1, group_size=2)
-    (slot, _) = pool.reset()
-    assert pool.env_of(slot).text_env.progress is None
+def test_every_environment_is_told_how_far_training_has_come(pool: Make) -> None:
+    some = pool(1, 2)
+    (slot, _) = some.reset()
+    assert some.env_of(slot).text_env.progress is None
     for fraction in (0.0, 0.25, 1.0):
-        pool.set_progress(fraction)
-        slots = pool.reset(["boxes/4", "boxes/9"])  # two more environments than before
-        assert [pool.env_of(s).text_env.progress for s in slots] == [fraction] * 4
+        some.set_progress(fraction)
+        slots = some.reset(["boxes/4", "boxes/9"])  # two more environments than before
+        assert [some.env_of(s).text_env.progress for s in slots] == [fraction] * 4
     with pytest.raises(ValueError, match=r"0 to 1, got 1\.5"):
-        pool.set_progress(1.5)
-    assert pool.env_of(pool.active[0]).text_env.progress == 1.0
+        some.set_progress(1.5)
+    assert some.env_of(some.active[0]).text_env.progress == 1.0
 
 
 LONG = "é🙂\ud800\n" * 30_000

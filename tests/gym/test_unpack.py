@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import struct
 import zipfile
 from pathlib import Path
 
 import pytest
+from files import archive
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from paw_gym.data import unpack
 from paw_gym.data.fetch import DownloadError
 from paw_gym.data.unpack import unpack_zip
-
-
-def archive(files: dict[str, bytes], compression: int = zipfile.ZIP_DEFLATED) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", compression) as target:
-        for name, content in files.items():
-            target.writestr(zipfile.ZipInfo(name), content, compression)
-    return buffer.getvalue()
 
 
 def extract(raw: bytes, folder: Path) -> dict[str, tuple[int, str]]:
@@ -58,12 +50,10 @@ def test_a_file_that_says_it_is_small_does_not_grow(tmp_path: Path) -> None:
 
 
 def test_the_same_path_twice_is_refused(tmp_path: Path) -> None:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as target, pytest.warns(UserWarning, match="Duplicate"):
-        target.writestr("a", "1")
-        target.writestr("a", "2")
+    with pytest.warns(UserWarning, match="Duplicate"):
+        raw = archive({"a": "1", zipfile.ZipInfo("a"): "2"})
     with pytest.raises(DownloadError, match="holds 'a' twice"):
-        extract(buffer.getvalue(), tmp_path)
+        extract(raw, tmp_path)
 
 
 def test_an_encrypted_one_is_refused(tmp_path: Path) -> None:

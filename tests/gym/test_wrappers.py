@@ -42,14 +42,8 @@ class TestTransition:
         assert t.observation == "There are 3 boxes."
         assert (t.reward, t.next_observation) == (reward, "You look around.")
         assert (t.terminated, t.truncated, t.action_is_valid) == (False, False, True)
-        assert t.info == {
-            "env_reward": 0.0,
-            "penalty": 0.0,
-            "success": False,
-            "score": 0.0,
-            "problem": None,
-            "malformed": False,
-        }
+        told = {"env_reward": 0.0, "penalty": 0.0, "success": False, "score": 0.0}
+        assert t.info == {**told, "problem": None, "malformed": False}
 
     def test_episode_ids_are_drawn_by_seed(self, box_env: Any) -> None:
         env = AgentInterface(box_env())
@@ -64,8 +58,6 @@ class TestRewards:
         [
             (f"{THINK}<action>dance</action>", "the environment did not accept the action"),
             ("<action>look</action>", "no <think>...</think> block"),
-            (f"{THINK}look", "no <action>...</action> block"),
-            (f"{THINK}<action></action>", "the <action> block is empty"),
         ],
     )
     def test_an_invalid_response_costs_the_penalty(
@@ -109,8 +101,6 @@ class TestRewards:
         env = AgentInterface(box_env(agent=own), history_length=None, success_reward=None)
         assert env.settings == AgentDefaults("compact", None, None, -0.75)
 
-
-class TestAdmissible:
     def test_an_unlisted_one_is_not_even_if_accepted(self, box_env: Any) -> None:
         class Tolerant(box_env):  # type: ignore[misc]
             def _act(self, action: str) -> Any:
@@ -157,8 +147,6 @@ class TestModes:
             ({"mode": "chat"}, "mode is one of 'window', 'conversation', got 'chat'"),
             ({"history_length": -1}, "history_length is 0 or more, got -1"),
             ({"history_length": 2.5}, "history_length is a whole number, or None for all, got 2.5"),
-            ({"history_length": "2"}, "history_length is a whole number, or None for all, got '2'"),
-            ({"success_reward": "10"}, "success_reward is a finite number, got '10'"),
             ({"success_reward": float("nan")}, "success_reward is a finite number, got nan"),
             ({"invalid_penalty": None}, "invalid_penalty is a finite number, got None"),
             ({"template": "genric"}, "Did you mean 'generic'"),
@@ -182,27 +170,20 @@ class TestModes:
 
 
 class TestRecord:
-    def play(self, env: RecordTransitions, count: int) -> None:
-        inner = env.unwrapped
-        for action in ["look"] * count:
-            env.step(inner.response_for(action) if isinstance(inner, AgentInterface) else action)
-
     def test_bare_episodes_are_written_when_they_end_or_are_left(
         self, box_env: Any, tmp_path: Path
     ) -> None:
         path = tmp_path / "new" / "e.jsonl"
-        env = RecordTransitions(box_env(max_steps=3), path)
-        env.reset(seed=0)
-        self.play(env, 3)
-        assert [len(e.transitions) for e in read_jsonl(path)] == [3]
-        env.reset(seed=1)
-        self.play(env, 2)
-        env.reset(seed=2)
-        assert [len(e.transitions) for e in read_jsonl(path)] == [3, 2]
-        self.play(env, 1)
+        env, lengths = RecordTransitions(box_env(max_steps=3), path), [3, 2, 1]
+        for number, steps in enumerate(lengths):
+            env.reset(seed=number)
+            for _ in range(steps):
+                env.step("look")
+            found = [len(e.transitions) for e in read_jsonl(path)]
+            assert found == lengths[: max(1, number)], "a whole one is written at once"
         env.close()
-        lengths = [(len(e.transitions), e.finished) for e in read_jsonl(path)]
-        assert lengths == [(3, True), (2, False), (1, False)]
+        ends = [(len(e.transitions), e.finished) for e in read_jsonl(path)]
+        assert ends == [(3, True), (2, False), (1, False)]
 
     def test_the_bare_prompt_is_the_observation(self, box_env: Any, tmp_path: Path) -> None:
         env = RecordTransitions(box_env(max_steps=2), tmp_path / "e.jsonl")
@@ -211,17 +192,11 @@ class TestRecord:
         env.step("look")
         episode = next(read_jsonl(tmp_path / "e.jsonl"))
         assert (episode.task_id, episode.instruction) == (info["task_id"], info["instruction"])
-        first = episode.transitions[0]
+        first, second = episode.transitions
         assert first == step_info["transition"]
-        assert (first.prompt, first.response, first.action_is_valid) == (
-            observation,
-            "dance",
-            False,
-        )
-        assert [t.next_observation for t in episode.transitions] == [
-            "You cannot do that.",
-            "You look around.",
-        ]
+        assert (first.prompt, first.response) == (observation, "dance")
+        assert not first.action_is_valid and first.next_observation == "You cannot do that."
+        assert second.next_observation == "You look around."
 
     def test_agent_transitions_are_written_as_they_are(self, agent: Make, tmp_path: Path) -> None:
         env = RecordTransitions(agent(mode="conversation"), tmp_path / "e.jsonl")
@@ -233,18 +208,6 @@ class TestRecord:
         assert episode.transitions == [info["transition"] for info in infos]
         assert (episode.episode_id, episode.context_mode) == ("mine", "conversation")
         assert episode.success
-
-    def test_steps_can_be_taken_back(self, box_env: Any, tmp_path: Path) -> None:
-        env = RecordTransitions(box_env(), tmp_path / "e.jsonl")
-        env.reset(seed=0, options={"task_id": "boxes/3"})
-        state = env.unwrapped.save_state()  # type: ignore[attr-defined]
-        env.step("open box 1")
-        env.unwrapped.restore_state(state)  # type: ignore[attr-defined]
-        env.undo()
-        env.step("look")
-        env.close()
-        (only,) = next(read_jsonl(tmp_path / "e.jsonl")).transitions
-        assert (only.step, only.prompt, only.action) == (0, "There are 3 boxes.", "look")
 
     def test_no_more_steps_are_taken_back_than_there_are(
         self, box_env: Any, tmp_path: Path

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import sys
 import zipfile
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -39,6 +41,16 @@ def unpinned(manifest: Manifest) -> Manifest:
     return replace(manifest, files=tuple(replace(file, sha256="") for file in manifest.files))
 
 
+def archive(files: Mapping[Any, str | bytes]) -> bytes:
+    """A zip archive by name (or ``ZipInfo``) of what it holds; the same bytes each time."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as target:
+        for name, content in files.items():
+            member = name if isinstance(name, zipfile.ZipInfo) else zipfile.ZipInfo(name)
+            target.writestr(member, content, zipfile.ZIP_DEFLATED)
+    return buffer.getvalue()
+
+
 def archives(folder: Path) -> None:
     """Small archives of playable games, named as ALFWorld's official ones."""
     from paw_gym.envs.alfworld.procedural.generate import generate_game
@@ -50,6 +62,7 @@ def archives(folder: Path) -> None:
         ("json_2.1.1_json.zip", "traj_data.json", "{}"),
         ("json_2.1.3_tw-pddl.zip", "game.tw-pddl", game),
     ):
-        with zipfile.ZipFile(folder / file, "w") as target:
-            for split in ("train", "valid_seen", "valid_unseen"):
-                target.writestr(f"json_2.1.1/{split}/{trial}/{inside}", text)
+        places = [
+            f"json_2.1.1/{split}/{trial}" for split in ("train", "valid_seen", "valid_unseen")
+        ]
+        (folder / file).write_bytes(archive({f"{place}/{inside}": text for place in places}))
