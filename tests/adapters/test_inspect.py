@@ -48,7 +48,7 @@ def paw(out: Path, url: str, agent: str, *more: str) -> dict[str, Any]:
     with pytest.raises(SystemExit) as end:
         main(words)
     assert not end.value.code
-    return json.loads((out / "result.json").read_text())  # type: ignore[no-any-return]
+    return json.loads((out / "result.json").read_text())
 
 
 def rates(log: EvalLog) -> dict[str, float]:

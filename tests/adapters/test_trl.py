@@ -56,7 +56,7 @@ def test_rows_name_their_tasks() -> None:
     with pytest.raises(ValueError, match="has no task 'nowhere'"):
         task_rows(ENV, "text", tasks=["nowhere"])
     with pytest.raises(ValueError, match="'tools' or 'text'"):
-        task_rows(ENV, "speech")  # type: ignore[arg-type]
+        task_rows(ENV, "speech")
     for none in (-1, 0):
         with pytest.raises(ValueError, match=f"`tasks` is {none}; expected 1 or more"):
             task_rows(ENV, "text", tasks=none)
@@ -70,7 +70,7 @@ def test_what_a_data_set_and_a_model_may_hand_over() -> None:
     assert tools[0].reset(**row) == tools[1].reset(env_seed=0)
     searching = environment_factory("paw_gym/SearchQA-v0")()
     searching.reset()
-    assert "no valid action" in searching.act(3)  # type: ignore[arg-type]
+    assert "no valid action" in searching.act(3)
 
 
 def test_an_environment_that_raises_has_no_reward(own_environments: None) -> None:

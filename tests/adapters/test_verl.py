@@ -93,7 +93,7 @@ def run(agent_loop: Any, **columns: Any) -> Any:
 
 def responses(tokenizer: Any, texts: list[str]) -> list[list[int]]:
     chat = ChatFormat(tokenizer)
-    return [[*chat.content(text), chat.end_id] for text in texts]  # type: ignore[list-item]
+    return [[*chat.content(text), chat.end_id] for text in texts]
 
 
 def episode() -> tuple[Any, str, list[str]]:

@@ -19,7 +19,7 @@ def collect(envs: Any, answer: Any, max_steps: int, rows: Any = None) -> dict[st
     obs, infos = envs.reset(kwargs=rows)
     size = len(obs["text"])
     over, total = np.zeros(size, bool), np.zeros(size)
-    batches, every = ([[] for _ in range(size)] for _ in range(2))  # type: ignore[var-annotated]
+    batches, every = ([[] for _ in range(size)] for _ in range(2))
     for _ in range(max_steps):
         active = ~over
         obs, rewards, dones, infos = envs.step([answer(i, infos[i]) for i in range(size)])
@@ -100,7 +100,7 @@ def test_validation_goes_through_its_tasks_in_order() -> None:
 def test_an_invalid_action_costs_nothing_here() -> None:
     """verl-agent subtracts its own penalty."""
     for reward, settings in ((0.0, {}), (-0.1, {"invalid_penalty": -0.1})):
-        envs = EnvironmentManager(ENV, groups=1, **settings)  # type: ignore[arg-type]
+        envs = EnvironmentManager(ENV, groups=1, **settings)
         envs.reset()
         actions, valids = envs.projection(["<think>x</think><action>look</action>", "look"])
         assert actions[0] == "look" and valids == [1, 0]

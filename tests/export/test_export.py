@@ -163,21 +163,26 @@ class TestHub:
 
 class TestFailures:
     @pytest.mark.parametrize(
-        ("args", "message"),
+        ("line", "message"),
         [
-            (["run", "x", "--to", "parkett"], "Did you mean 'parquet'"),
-            (["run", "x", "--to", "minari"], "such as x-v0"),
-            (["run", "run", "--to", "datasets"], "run exists already"),
-            (["run", "no/where.jsonl", "--to", "jsonl"], "no folder no"),
-            (["run/config.json", "x", "--to", "jsonl"], "expected .jsonl or .parquet"),
-            (["run/rollouts/000002.parquet", "run", "--to", "jsonl", "--force"], "is a folder"),
-            (["empty", "x", "--to", "datasets"], "empty holds no episodes"),
-            (["half", "x", "--to", "datasets"], "000001.jsonl, line 2: not an episode"),
-            (["half", "x-v0", "--to", "minari"], "000001.jsonl, line 2: not an episode"),
+            ("export run x --to parkett", "Did you mean 'parquet'"),
+            ("export run x --to minari", "such as x-v0"),
+            ("export run run --to datasets", "run exists already"),
+            ("export run no/where.jsonl --to jsonl", "no folder no"),
+            ("export run/config.json x --to jsonl", "expected .jsonl or .parquet"),
+            ("export run/rollouts/000002.parquet run --to jsonl --force", "is a folder"),
+            ("export run x --to jsonl --tokenizer model", "--tokenizer MODEL go together"),
+            ("export empty x --to datasets", "empty holds no episodes"),
+            ("export half x --to datasets", "000001.jsonl, line 2: not an episode"),
+            ("export half x-v0 --to minari", "000001.jsonl, line 2: not an episode"),
+            ("sft-data run x --part before", "No demonstration in 1 episode: none succeeded."),
+            ("sft-data run run", "run exists already"),
+            ("sft-data ALFWorld x", "paw sft-data ENV OUT --expert"),
+            ("sft-data ALFWorld x --expert --kw engin=native", "Did you mean 'engine'"),
         ],
     )
     def test_are_told_and_leave_nothing(
-        self, paw: Paw, run: Path, tmp_path: Path, args: list[str], message: str
+        self, paw: Paw, run: Path, tmp_path: Path, line: str, message: str
     ) -> None:
         (tmp_path / "empty").mkdir()
         half = tmp_path / "half" / "rollouts" / "000001.jsonl"
@@ -185,8 +190,8 @@ class TestFailures:
         line = (run / "rollouts" / "000001.jsonl").read_text()
         half.write_text(line + line[: len(line) // 2])
         before = sorted(tmp_path.rglob("*"))
-        answer = paw("export", *args)
-        assert answer.exit_code == 2
+        answer = paw(*line.split())
+        assert answer.exit_code == 2, answer.output
         assert message in " ".join(answer.output.split())
         assert sorted(tmp_path.rglob("*")) == before
 

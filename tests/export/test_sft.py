@@ -99,25 +99,6 @@ def test_identical_examples_once(played: list[Episode], tmp_path: Path) -> None:
     assert once == {kind: len(played[0].transitions) for kind in ("policy", "world_model")}
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["run", "x", "--part", "before"], "No demonstration in 1 episode: none succeeded."),
-        (["run", "run"], "run exists already"),
-        (["ALFWorld", "x"], "paw sft-data ENV OUT --expert"),
-        (["ALFWorld", "x", "--expert", "--kw", "engin=native"], "Did you mean 'engine'"),
-    ],
-)
-def test_failures_are_told_and_leave_nothing(
-    paw: Paw, run: Path, tmp_path: Path, args: list[str], message: str
-) -> None:
-    before = sorted(tmp_path.rglob("*"))
-    answer = paw("sft-data", *args)
-    assert answer.exit_code == 2, answer.output
-    assert message in " ".join(answer.output.split())
-    assert sorted(tmp_path.rglob("*")) == before
-
-
 def test_without_an_accepted_action_there_is_no_demonstration(
     played: list[Episode], tmp_path: Path
 ) -> None:

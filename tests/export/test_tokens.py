@@ -104,22 +104,6 @@ def test_an_environment_of_ones_own_is_imported(
     assert "--import belongs" in answer.output
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (["--to", "tokens"], "--tokenizer MODEL go together"),
-        (["--to", "jsonl", "--tokenizer", "model"], "--tokenizer MODEL go together"),
-        (["--to", "tokens", "--tokenizer", "model", "--world-model-coeff", "-1"], "got -1.0"),
-    ],
-)
-def test_what_does_not_fit_is_one_line(
-    paw: Paw, run: Path, tokenizer: Any, tmp_path: Path, given: list[str], message: str
-) -> None:
-    answer = paw("export", "run", "rows.jsonl", *given)
-    assert answer.exit_code == 2 and message in " ".join(answer.output.split())
-    assert not (tmp_path / "rows.jsonl").exists()
-
-
 @pytest.mark.parametrize("mode", ["window", "conversation"])
 def test_episodes_of_tool_calls_are_in_tags(mode: str, tokenizer: Any) -> None:
     episode, asked = lakes(mode, "good", "good", "good"), instead_of_tags(["act"])
@@ -159,6 +143,8 @@ def test_what_it_opens_is_closed_and_any_text_is_written(
     episode = lakes("window", "good", "half \ud83d")
     assert write_tokens(tmp_path / "rows.jsonl", [episode], tokenizer).transitions == 2
     assert len(closed) == 1
+    with pytest.raises(ValueError, match=r"0 or more, got -1\.0"):
+        write_tokens(tmp_path / "x.jsonl", [episode], tokenizer, -1.0)
     (tmp_path / "folder").mkdir()
     with pytest.raises(IsADirectoryError, match="folder is a folder; this form is one file"):
         write_tokens(tmp_path / "folder", [episode], tokenizer, force=True)

@@ -25,15 +25,9 @@ def box_tasks() -> TaskSet:
 
 
 class BoxEnv(TextEnv):
-    """Find the ball: it is in one of some boxes. Boxes are opened one at a time.
+    """Find the ball: it is in one of some boxes. A ``defect`` breaks the contract."""
 
-    Args:
-        defect: how to break the contract; empty: not at all.
-        max_steps: step budget.
-        agent: settings for the agent side; ``None``: the usual ones.
-    """
-
-    agent: AgentDefaults = AgentDefaults(template="generic", success_reward=None)  # type: ignore[misc]
+    agent: AgentDefaults = AgentDefaults(template="generic", success_reward=None)
     shared: ClassVar[dict[str, int]] = {}
 
     def __init__(
@@ -48,7 +42,7 @@ class BoxEnv(TextEnv):
             tasks = TaskSet(tasks.ids, tasks.__getitem__, secrets.token_hex())
         super().__init__(tasks, max_steps, render_mode)
         if agent is not None:
-            self.agent = agent  # type: ignore[misc]
+            self.agent = agent
         self.resets = self.moves = 0
         if defect == "repeated ids":
             tasks.ids = [*tasks.ids[:-1], tasks.ids[0]]
@@ -57,7 +51,7 @@ class BoxEnv(TextEnv):
         if defect == "narrow space":
             self.observation_space = gym.spaces.Text(3)
         if defect == "missing template":
-            self.agent = AgentDefaults(template="no such template")  # type: ignore[misc]
+            self.agent = AgentDefaults(template="no such template")
 
     # --- what a correct environment does ---------------------------------------------------------
 
@@ -177,13 +171,12 @@ class BoxEnv(TextEnv):
         info = super()._info(outcome)
         if self.defect == "missing key":
             del info["score"]
-        if self.defect == "int for bool":
-            info["success"] = int(info["success"])
-        if self.defect == "tuple of actions":
-            info["admissible_actions"] = tuple(info["admissible_actions"])
-        if self.defect == "not a number":
-            info["score"] = float("nan")
-        return info
+        wrong: dict[str, dict[str, Any]] = {
+            "int for bool": {"success": int(info["success"])},
+            "tuple of actions": {"admissible_actions": ("look",)},
+            "not a number": {"score": float("nan")},
+        }
+        return {**info, **wrong.get(self.defect, {})}
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ DEFECTS = [
     ("silent about unknown ids", "task_options", "raised nothing; expected KeyError"),
     ("curt about unknown ids", "task_options", "does not name the nearest id"),
     ("no solver", "reference_solver", "no reference solver"),
-    ("wrong solver", "reference_solver", "does not end in success"),
+    ("wrong solver", "reference_solver", "the solution of 1 actions does not end in success"),
     ("late solver", "reference_solver", "ended after 20 of 22 actions"),
     ("warns", "check_env", "something looks odd"),
     ("narrow space", "check_env", "check_env failed"),
@@ -94,22 +94,6 @@ def parrot(task: Task, rng: Any) -> Any:
     yield Outcome("Thanks.", reward=1.0, terminated=True, success=True)
 
 
-def test_free_form_actions_are_valid_and_pass() -> None:
-    tasks = [Task(str(i), f"Say 'word{i}'.", data=f"word{i}") for i in range(3)]
-    report = check_text_env(
-        partial(GeneratorEnv, parrot, tasks, max_steps=4, solve=lambda task: [task.data])
-    )
-    report.raise_for_failures()
-    assert report["admissible_actions"].detail == "not listed by this environment"
-
-
-def test_an_error_in_one_check_leaves_the_others(box_env: Any) -> None:
-    names = ["task_ids", "invalid_actions", "fingerprint"]
-    report = check_text_env(box_env, only=names, defect="raises on junk")
-    assert [result.status for result in report.results] == ["passed", "failed", "passed"]
-    assert "bad action" in report["invalid_actions"].traceback
-
-
 def test_wrong_arguments_are_named(box_env: Any) -> None:
     with pytest.raises(ValueError, match="at least 1"):
         check_text_env(box_env, tasks=0)
@@ -151,7 +135,7 @@ class Ice(TextEnv):
     def reference_solution(self) -> list[str]:
         if self.solver == "expert":
             return super().reference_solution()
-        return ["go"] * (2 if self.solver == "short" else 3 - self.state)
+        return ["go"] * (3 - self.state)
 
     def expert(self) -> Any:
         return (lambda: "go") if self.solver == "expert" else super().expert()
@@ -166,7 +150,6 @@ def test_a_sound_stochastic_world_passes(solver: str) -> None:
     ("kwargs", "reason"),
     [
         ({"slip": 1.0}, "does not end in success"),  # nobody gets there
-        ({"slip": 0.0, "solver": "short"}, "the solution of 2 actions does not end in success"),
         ({"slip": 1.0, "solver": "expert"}, "Nor does expert() reach success in 5 episodes"),
     ],
 )
@@ -238,7 +221,7 @@ def holding_the_interpreter() -> None:
 
 @pytest.mark.parametrize("how", [busy, locked, holding_the_interpreter])
 def test_a_step_that_does_not_end_fails_one_check(box_env: Any, how: Any) -> None:
-    class Stuck(box_env):  # type: ignore[misc]
+    class Stuck(box_env):
         def _act(self, action: str) -> Any:
             how()
 
@@ -264,7 +247,7 @@ def test_making_the_environment_counts(box_env: Any) -> None:
 
 
 def test_a_process_that_dies_is_named(box_env: Any) -> None:
-    class Crashing(box_env):  # type: ignore[misc]
+    class Crashing(box_env):
         def _act(self, action: str) -> Any:
             os._exit(7)
 
@@ -293,7 +276,7 @@ def test_results_that_nobody_takes_leave_no_process(
 ) -> None:
     pid_file = tmp_path / "pid"
 
-    class Waiting(box_env):  # type: ignore[misc]
+    class Waiting(box_env):
         def _start(self, task: Any) -> Any:
             if not pid_file.exists():
                 pid_file.write_text(str(os.getpid()))

@@ -157,16 +157,16 @@ def test_branches_share_the_randomness_of_the_environment_and_branch_again() -> 
 
 
 def test_an_environment_that_cannot_be_restored_is_refused_by_name(box_env: Any) -> None:
-    class Unsaved(box_env):  # type: ignore[misc]
+    class Unsaved(box_env):
         def _get_state(self) -> Any:
             raise NotImplementedError("it runs in another program")
 
-    class Unrestored(box_env):  # type: ignore[misc]
+    class Unrestored(box_env):
         def _set_state(self, state: Any) -> None:
             raise OSError("gone")
 
     for kind, message in ((Unsaved, "cannot be saved"), (Unrestored, "cannot be restored")):
-        pool = EnvPool(lambda kind=kind: AgentInterface(kind()))  # type: ignore[misc]
+        pool = EnvPool(lambda kind=kind: AgentInterface(kind()))
         (slot,) = pool.reset(["boxes/4"])
         with pytest.raises(ValueError, match=rf"{kind.__name__} cannot be branched.*{message}"):
             pool.fork(slot, 2)

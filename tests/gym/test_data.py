@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from stat import S_IMODE
 from types import SimpleNamespace
 from typing import Any
 
@@ -124,10 +125,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Served]:
-    files = {
-        JSON: archive({**TREE, "json_2.1.1/padding.txt": PADDING}),
-        GAMES: archive(PLAYED),
-    }
+    files = {JSON: archive({**TREE, "json_2.1.1/padding.txt": PADDING}), GAMES: archive(PLAYED)}
     served = Served(tmp_path / "in" / "alf", files)
     http = ThreadingHTTPServer(("127.0.0.1", 0), type("H", (Handler,), {"served": served}))
     served.url = f"http://127.0.0.1:{http.server_port}"
@@ -151,6 +149,7 @@ def test_a_download_brings_every_file_and_a_receipt(server: Served) -> None:
     assert first["sha256"] == hashlib.sha256(body).hexdigest()
     assert (first["bytes"], first["sha256_was_known"]) == (len(body), False)
     assert server.leftovers() == []
+    assert S_IMODE(dest.stat().st_mode) == 0o755, "others may read it"
 
 
 def test_archives_are_kept_on_request(server: Served) -> None:

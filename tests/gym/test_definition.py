@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import inspect
 import pickle
+from operator import itemgetter
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 
-from paw_gym import (
-    Outcome,
-    Task,
-    TaskSet,
-    TextEnv,
-    check_text_env,
-    register_text_env,
-    text_env_ids,
-)
+from paw_gym import Outcome, Task, TaskSet, TextEnv, check_text_env, register_text_env, text_env_ids
 from paw_gym.core import EnvDefinitionError
 from paw_gym.functional import GeneratorEnv
 from paw_gym.internals.constructors import check_arguments, has_splits
@@ -56,7 +49,7 @@ class SayEnv(TextEnv):
 
     def _act(self, action: str) -> Outcome:
         done = Outcome("Yes.", 1.0, terminated=True, success=True)
-        return done if action == self.task.id else self.answer  # type: ignore[no-any-return]
+        return done if action == self.task.id else self.answer
 
     def reference_solution(self) -> list[str]:
         return [self.task.id]
@@ -71,20 +64,20 @@ class Unfinished(TextEnv):
 
 OUTCOMES = [
     (("No.", 0.0, False), "a tuple, ('No.', 0.0, False); expected an Outcome"),
-    (Outcome(None), "whose observation is None; expected a str"),  # type: ignore[arg-type]
+    (Outcome(None), "whose observation is None; expected a str"),
     (Outcome("No.", float("nan")), "whose reward is a float, nan; expected a finite number"),
-    (Outcome("No.", np.ones(1)), "whose reward is a ndarray, array([1.])"),  # type: ignore[arg-type]
-    (Outcome("No.", terminated=None), "whose terminated is None; expected True or False"),  # type: ignore[arg-type]
-    (Outcome("No.", success=1), "whose success is an int, 1; expected True or False"),  # type: ignore[arg-type]
+    (Outcome("No.", np.ones(1)), "whose reward is a ndarray, array([1.])"),
+    (Outcome("No.", terminated=None), "whose terminated is None; expected True or False"),
+    (Outcome("No.", success=1), "whose success is an int, 1; expected True or False"),
     (Outcome("No.", score=1.5), "whose score is a float, 1.5; expected None or a number from 0"),
-    (Outcome("No.", score="1"), "whose score is a str, '1'; expected None or a number"),  # type: ignore[arg-type]
-    (Outcome("No.", action_is_valid=0), "whose action_is_valid is an int, 0; expected True or"),  # type: ignore[arg-type]
+    (Outcome("No.", score="1"), "whose score is a str, '1'; expected None or a number"),
+    (Outcome("No.", action_is_valid=0), "whose action_is_valid is an int, 0; expected True or"),
     (Outcome("No.", admissible_actions="go"), "admissible_actions is a str, 'go'; expected None"),
-    (Outcome("No.", admissible_actions=[1]), "admissible_actions is a list, [1]; expected None or"),  # type: ignore[list-item]
-    (Outcome("No.", info=[("a", 1)]), "info is a list, [('a', 1)]; expected a dict"),  # type: ignore[arg-type]
+    (Outcome("No.", admissible_actions=[1]), "admissible_actions is a list, [1]; expected None or"),
+    (Outcome("No.", info=[("a", 1)]), "info is a list, [('a', 1)]; expected a dict"),
     (Outcome("No.", info={"a": (1, 2)}), "info is not plain JSON values: info['a'] holds a tuple"),
     (Outcome("No.", info={"success": True}), "info has the key 'success'; expected other keys"),
-    (Outcome("No.", truncated="no"), "truncated is a str, 'no'; expected True or False"),  # type: ignore[arg-type]
+    (Outcome("No.", truncated="no"), "truncated is a str, 'no'; expected True or False"),
 ]
 STARTS = [
     (("Say it.", {}), "reset of task 'a' gave a tuple, ('Say it.', {}); expected an Outcome"),
@@ -106,7 +99,7 @@ def test_a_wrong_outcome_is_one_error(outcome: Any, message: str) -> None:
     assert message in said and "\n" not in said
 
 
-@pytest.mark.parametrize(("outcome", "message"), STARTS, ids=[m[:60] for _, m in STARTS])
+@pytest.mark.parametrize(("outcome", "message"), STARTS)
 def test_a_wrong_first_outcome_is_one_error(outcome: Any, message: str) -> None:
     register_text_env(ID, SayEnv, start=outcome)
     with pytest.raises(EnvDefinitionError) as error:
@@ -130,7 +123,7 @@ class StumblingEnv(SayEnv):
     """Raises an error of its own at the first step."""
 
     def _act(self, action: str) -> Outcome:
-        return Outcome("Yes." + self.missing)  # type: ignore[attr-defined]
+        return Outcome("Yes." + self.missing)
 
 
 class ExplainingEnv(SayEnv):
@@ -143,7 +136,7 @@ class ExplainingEnv(SayEnv):
 class ClumsyEnv(SayEnv):
     """Has a method that cannot be called as it is."""
 
-    def _act(self) -> Outcome:  # type: ignore[override]
+    def _act(self) -> Outcome:
         return Outcome("Yes.")
 
 
@@ -167,11 +160,9 @@ def test_the_suite_reports_an_exception_of_the_environment_once(env: Any, messag
 def test_a_loaded_task_with_another_id_is_named() -> None:
     tasks = TaskSet(["a", "b"], lambda task_id: Task("b", "Say b."), "0")
     assert tasks["b"].id == "b"
-    for key in ("a", 0, slice(None)):
+    for get in (*map(itemgetter, ("a", 0, slice(None))), list):
         with pytest.raises(EnvDefinitionError, match="listed as 'a' has the id 'b'; expected"):
-            tasks[key]
-    with pytest.raises(EnvDefinitionError, match="listed as 'a'"):
-        list(tasks)
+            get(tasks)
 
 
 BAD_TASKS = [
@@ -179,7 +170,7 @@ BAD_TASKS = [
     ("ab", "tasks is a str, 'ab'; expected a list of Task objects"),
     (Task("a", "Say a."), "tasks is a Task, Task(id='a'"),
     ([TASKS[0], ("b", "Say b.")], "tasks[1] is a tuple, ('b', 'Say b.'); expected a Task"),
-    ([Task(1, "Say 1.")], "tasks[0]: the id is an int, 1; expected a non-empty str"),  # type: ignore[arg-type]
+    ([Task(1, "Say 1.")], "tasks[0]: the id is an int, 1; expected a non-empty str"),
     ([Task("", "Say.")], "tasks[0]: the id is a str, ''; expected a non-empty str"),
     ([Task("a\nb", "Say.")], r"the id is a str, 'a\nb'; expected a non-empty str of printable"),
     ([Task("a ", "Say.")], "tasks[0]: the id is 'a '; expected no white space at its ends"),
@@ -187,7 +178,7 @@ BAD_TASKS = [
     ([Task("a/../../b", "Say.")], "tasks[0]: the id is 'a/../../b'; expected a name, no path"),
     ([*TASKS, Task("a", "Again.")], "tasks 0 and 2 are both 'a'; expected an id of its own"),
     ([Task("a", "")], "tasks[0] ('a'): its instruction is a str, ''; expected a str that says"),
-    ([Task("a", "Say.", type=2)], "tasks[0] ('a'): its type is an int, 2; expected a non-empty"),  # type: ignore[arg-type]
+    ([Task("a", "Say.", type=2)], "tasks[0] ('a'): its type is an int, 2; expected a non-empty"),
 ]
 
 
@@ -200,6 +191,8 @@ def test_wrong_tasks_are_one_error(tasks: Any, message: str) -> None:
     with pytest.raises(EnvDefinitionError) as error:
         SayEnv(tasks=tasks)
     assert str(error.value).startswith("SayEnv: ") and message in str(error.value)
+    with pytest.raises(EnvDefinitionError, match=r"expected a TaskSet: TaskSet.from_tasks"):
+        TextEnv.__init__(SayEnv(), tasks, 5)
 
 
 def needs_more(task: Task, rng: Any, extra: Any) -> Any:
@@ -253,34 +246,22 @@ def test_the_arguments_of_a_class_can_be_looked_up() -> None:
     names = ["start", "answer", "tasks", "max_steps", "render_mode"]
     assert list(inspect.signature(SayEnv).parameters) == names
     register_text_env(ID, say, tasks=TASKS)
-    with pytest.raises(ValueError, match=r"has no setting 'max_step'. Did you mean 'max_steps'"):
-        check_arguments(ID, ["max_step"])
     with pytest.raises(ValueError, match="has no setting 'solve'"):  # making it takes none
         check_arguments(ID, ["solve"])
 
 
-def test_a_list_for_a_task_set_says_what_to_write() -> None:
-    with pytest.raises(EnvDefinitionError, match=r"tasks is a list.*from_tasks"):
-        TextEnv.__init__(SayEnv(), TASKS, 5)  # type: ignore[arg-type]
-
-
 def test_tasks_that_are_loaded_later_are_checked_then() -> None:
-    class Lazy(SayEnv):
-        """Its second task has no instruction."""
-
-        def __init__(self) -> None:
-            tasks = TaskSet(["a", "b"], lambda i: Task(i, "Say." if i == "a" else ""), "print")
-            TextEnv.__init__(self, tasks, 5)
-            self.start = Outcome("Say it.")
-
-    env = Lazy()
+    env = SayEnv()
+    env.tasks = TaskSet(["a", "b"], lambda i: Task(i, "Say." if i == "a" else ""), "print")
     env.reset(options={"task_id": "a"})
-    with pytest.raises(EnvDefinitionError, match=r"Lazy: .*\('b'\): its instruction is a str, ''"):
+    with pytest.raises(
+        EnvDefinitionError, match=r"SayEnv: .*\('b'\): its instruction is a str, ''"
+    ):
         env.reset(options={"task_id": "b"})
 
 
 def test_numpy_numbers_and_flags_are_as_good() -> None:
-    outcome = Outcome("No.", np.float32(0.5), np.bool_(False), np.bool_(True), np.float64(1.0))  # type: ignore[arg-type]
+    outcome = Outcome("No.", np.float32(0.5), np.bool_(False), np.bool_(True), np.float64(1.0))
     env = SayEnv(answer=outcome)
     env.reset(seed=0)
     _, reward, terminated, _, info = env.step("something")
@@ -290,8 +271,8 @@ def test_numpy_numbers_and_flags_are_as_good() -> None:
 
 def test_a_class_takes_the_budget_of_its_registration() -> None:
     register_text_env(ID, SayEnv, max_steps=3)
-    assert gym.make(ID).unwrapped.max_steps == 3  # type: ignore[attr-defined]
-    assert gym.make(ID, max_steps=4).unwrapped.max_steps == 4  # type: ignore[attr-defined]
+    assert gym.make(ID).unwrapped.max_steps == 3
+    assert gym.make(ID, max_steps=4).unwrapped.max_steps == 4
 
 
 class TestSolvers:
@@ -354,7 +335,7 @@ class TestSolvers:
         env = gym.make(ID).unwrapped
         env.reset(seed=0)
         with pytest.raises(NotImplementedError, match=r"tests/Bad-v0 .* register it with solve="):
-            env.reference_solution()  # type: ignore[attr-defined]
+            env.reference_solution()
 
 
 def test_a_function_has_the_splits_that_its_tasks_are_given_in() -> None:

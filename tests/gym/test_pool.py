@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
 import gymnasium as gym
@@ -10,7 +11,7 @@ import pytest
 
 from paw_gym import AgentInterface, EnvPool, Outcome, Task
 from paw_gym.functional import GeneratorEnv
-from paw_gym.registration import register_text_env
+from paw_gym.spaces import TextMemory, UnicodeText
 
 LOOK = "<think></think><action>look</action>"
 
@@ -31,26 +32,18 @@ def pool(box_env: Any) -> Make:
     return make
 
 
-def test_groups_play_the_same_task(pool: Make) -> None:
-    slots = pool(3, 2).reset()
-    assert [(slot.index, slot.group) for slot in slots] == [(i, i // 2) for i in range(6)]
-    by_group = [{s.info["task_id"] for s in slots if s.group == g} for g in range(3)]
-    assert all(len(tasks) == 1 for tasks in by_group)
-    assert len(set.union(*by_group)) == 3
-    assert len({slot.episode.episode_id for slot in slots}) == 6
-
-
 def test_chosen_tasks_and_sizes_are_played(pool: Make) -> None:
     some = pool(1, 1)
-    slots = some.reset(["boxes/4", "boxes/9", "boxes/4"], group_size=2)
-    assert [slot.info["task_id"] for slot in slots[::2]] == ["boxes/4", "boxes/9", "boxes/4"]
+    chosen = some.reset(["boxes/4", "boxes/9", "boxes/4"], group_size=2)
+    assert [slot.info["task_id"] for slot in chosen[::2]] == ["boxes/4", "boxes/9", "boxes/4"]
+    assert [(slot.index, slot.group) for slot in chosen] == [(i, i // 2) for i in range(6)]
     assert len(some.reset()) == 1
 
 
 def test_finished_episodes_leave_the_batch(pool: Make) -> None:
     some = pool(1, 3, max_steps=4)
     winner = some.reset(["boxes/5"])[1]
-    plan, seen = iter(some.env_of(winner).reference_solution()), [[], [], []]  # type: ignore[var-annotated]
+    plan, seen = iter(some.env_of(winner).reference_solution()), [[], [], []]
     while some.active:
         for slot in some.active:
             seen[slot.index].append(slot.prompt)
@@ -76,7 +69,7 @@ def test_a_failing_step_fails_its_episode_alone(pool: Make) -> None:
 
 
 def test_a_failing_reset_fails_its_episode_alone(box_env: Any) -> None:
-    class Failing(box_env):  # type: ignore[misc]
+    class Failing(box_env):
         def _start(self, task: Any) -> Any:
             if task.id == "boxes/7":
                 raise OSError("no such box")
@@ -90,13 +83,6 @@ def test_a_failing_reset_fails_its_episode_alone(box_env: Any) -> None:
     assert some.episodes[1].group == 1
 
 
-def test_an_unknown_task_starts_nothing(pool: Make) -> None:
-    some = pool()
-    with pytest.raises(KeyError, match="boxes/3"):
-        some.reset(["boxes/3", "boxes/33"])
-    assert not some.active and not some.episodes
-
-
 def test_the_state_makes_the_next_reset_the_same(pool: Make) -> None:
     first = pool(2, 2)
     first.reset()
@@ -107,21 +93,21 @@ def test_the_state_makes_the_next_reset_the_same(pool: Make) -> None:
     assert [(s.prompt, s.episode.episode_id) for s in second.reset()] == expected
 
 
-@pytest.mark.parametrize("responses", [[LOOK], [LOOK] * 7, {0: LOOK}, {9: LOOK}])
-def test_wrong_numbers_of_responses_step_nothing(pool: Make, responses: Any) -> None:
+def test_mistakes_start_and_step_nothing(pool: Make) -> None:
     some = pool(2, 3)
+    with pytest.raises(KeyError, match="boxes/3"):
+        some.reset(["boxes/3", "boxes/33"])
+    assert not some.active and not some.episodes
     some.reset()
-    with pytest.raises(ValueError, match=r"Expected 6 responses|Responses are for slots"):
-        some.step(responses)
+    wrong: list[Any] = [[LOOK], [LOOK] * 7, {0: LOOK}, {9: LOOK}]
+    for responses in wrong:
+        with pytest.raises(ValueError, match=r"Expected 6 responses|Responses are for slots"):
+            some.step(responses)
     assert all(not e.transitions for e in some.episodes)
-
-
-def test_wrong_settings_are_refused(box_env: Any) -> None:
-    register_text_env("tests/Boxes-v0", box_env)
     with pytest.raises(ValueError, match="at least 1, got 0 and 2"):
-        EnvPool("tests/Boxes-v0", 0, 2)
+        pool(0, 2)
     with pytest.raises(ValueError, match="history_length: these settings go to make_agent_env"):
-        EnvPool(lambda: AgentInterface(box_env()), history_length=3)
+        EnvPool(lambda: some.env_of(some.active[0]), history_length=3)
 
 
 def test_planned_seeds_name_episodes_whatever_was_played_before(pool: Make) -> None:
@@ -199,10 +185,6 @@ def test_agents_in_processes(box_env: Any) -> None:
 
 
 def test_shared_memory_is_given_back() -> None:
-    from multiprocessing.shared_memory import SharedMemory
-
-    from paw_gym.spaces import TextMemory, UnicodeText
-
     memory = TextMemory(UnicodeText(100), 3)
     memory.write(2, "text")
     assert [memory.read(i) for i in range(3)] == ["", "", "text"]

@@ -6,55 +6,32 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 import pytest
 from programs import install, python
 
-from paw_gym import Outcome, Task, register_text_env, text_env_ids
+from paw_gym import Outcome, Task, register_text_env
 from paw_gym.functional import GeneratorEnv
 from paw_gym.registration import text_env_spec
 
 
-def test_a_class_is_registered_with_settings_of_its_own(box_env: Any) -> None:
+def test_a_class_or_its_string_is_registered_with_settings_of_its_own(box_env: Any) -> None:
     register_text_env("tests/Odd-v0", box_env, defect="warns")
-    assert gym.make("tests/Odd-v0").unwrapped.defect == "warns"  # type: ignore[attr-defined]
-    assert gym.make("tests/Odd-v0", defect="").unwrapped.defect == ""  # type: ignore[attr-defined]
+    assert gym.make("tests/Odd-v0").unwrapped.defect == "warns"
+    assert gym.make("tests/Odd-v0", defect="").unwrapped.defect == ""
     assert text_env_spec("tests/Odd-v0").description.startswith("Find the ball")
-
-
-def test_a_class_in_a_string_is_imported_when_it_is_made() -> None:
     register_text_env("tests/Absent-v0", "no_such_module.here:Env", description="not there")
     assert text_env_spec("tests/Absent-v0").package == "no_such_module"
     with pytest.raises(ModuleNotFoundError, match="no_such_module"):
         gym.make("tests/Absent-v0")
 
 
-def guess(task: Task, rng: np.random.Generator) -> Any:
-    """Guess a number.
+def say(task: Task, rng: Any) -> Any:
+    """Say something.
 
     More on that.
     """
-    secret = int(rng.integers(1, 4))
-    action = yield Outcome("Guess.", admissible_actions=["1", "2", "3"])
-    while action != str(secret):
-        action = yield Outcome(f"Not {action}.", action_is_valid=action in ("1", "2", "3"))
-    yield Outcome("Yes!", reward=2.0, terminated=True, success=True, score=0.5)
-
-
-def test_a_generator_function_is_described_by_its_docstring_and_plays() -> None:
-    register_text_env("tests/Guess-v0", guess, tasks=[Task("a", "Guess it.")])
-    spec = text_env_spec("tests/Guess-v0")
-    assert (spec.description, spec.package) == ("Guess a number.", guess.__module__.split(".")[0])
-    assert "tests/Guess-v0" in text_env_ids()
-    env, answers = gym.make("tests/Guess-v0").unwrapped, []
-    for number in ("1", "2", "3"):
-        observation, info = env.reset(seed=0)
-        assert (observation, info["instruction"]) == ("Guess.", "Guess it.")
-        answers.append(env.step(number))
-    (won,) = [answer for answer in answers if answer[2]]
-    assert (won[1], won[4]["score"]) == (2.0, 0.5)
-    env.reset(seed=0)
-    assert env.step("four")[4]["action_is_valid"] is False
+    yield Outcome("Well?")
+    yield Outcome("Thanks.", terminated=True)
 
 
 def test_one_that_runs_out_says_what_to_do() -> None:
@@ -78,19 +55,19 @@ def cell(task, rng):
     names |= {"Outcome": Outcome, "__name__": "a_notebook"}
     for steps in (3, 4):
         exec(program.format(steps=steps), names)
-    assert gym.make("tests/Cell-v0").unwrapped.max_steps == 4  # type: ignore[attr-defined]
+    assert gym.make("tests/Cell-v0").unwrapped.max_steps == 4
     with pytest.raises(ValueError, match="registered already by a_notebook"):
         register_text_env("tests/Cell-v0", names["cell"], tasks=[Task("a", "x")])
 
 
 def test_registering_again_is_refused_unless_it_replaces(box_env: Any) -> None:
     register_text_env("tests/Twice-v0", box_env, description="one")
-    again = {"tasks": [Task("a", "x")], "description": "two"}
+    again = {"tasks": [Task("a", "x")]}
     with pytest.raises(ValueError, match=r"tests/Twice-v0: this id is registered already.*replace"):
-        register_text_env("tests/Twice-v0", guess, **again)
+        register_text_env("tests/Twice-v0", say, **again)
     assert text_env_spec("tests/Twice-v0").description == "one"
-    register_text_env("tests/Twice-v0", guess, replace=True, **again)
-    assert text_env_spec("tests/Twice-v0").description == "two"
+    register_text_env("tests/Twice-v0", say, replace=True, **again)
+    assert text_env_spec("tests/Twice-v0").description == "Say something."
     assert isinstance(gym.make("tests/Twice-v0").unwrapped, GeneratorEnv)
 
 

@@ -54,45 +54,22 @@ class TestTransition:
 
 class TestRewards:
     @pytest.mark.parametrize(
-        ("response", "problem"),
+        ("response", "malformed", "problem"),
         [
-            (f"{THINK}<action>dance</action>", "the environment did not accept the action"),
-            ("<action>look</action>", "no <think>...</think> block"),
+            (f"{THINK}<action>dance</action>", False, "the environment did not accept the action"),
+            ("<action>look</action>", True, "no <think>...</think> block"),
         ],
     )
-    def test_an_invalid_response_costs_the_penalty(
-        self, agent: Make, response: str, problem: str
+    def test_an_invalid_response_costs_the_penalty_or_only_a_malformed_one_does(
+        self, agent: Make, response: str, malformed: bool, problem: str
     ) -> None:
-        _, reward, _, _, info = agent(invalid_penalty=-0.25).step(response)
-        assert reward == -0.25
-        assert not info["action_is_valid"]
-        assert not info["transition"].action_is_valid
-        assert info["transition"].info["problem"] == problem
-
-    @pytest.mark.parametrize(
-        ("response", "valid"),
-        [
-            (f"{THINK}<action>dance</action>", True),  # the environment refuses it: no penalty
-            (f"{THINK}look", False),
-        ],
-    )
-    def test_only_a_malformed_response_can_be_made_invalid(
-        self, agent: Make, response: str, valid: bool
-    ) -> None:
-        env = agent(invalid_penalty=-0.25, invalid_when="malformed")
-        _, reward, _, _, info = env.step(response)
-        assert reward == (0.0 if valid else -0.25)
-        assert info["transition"].action_is_valid is valid
-        assert info["transition"].info["problem"]  # what was wrong is recorded all the same
-        assert info["transition"].info["malformed"] is not valid
-        with pytest.raises(ValueError, match="invalid_when"):
-            agent(invalid_when="never")
-
-    def test_success_reward_replaces_the_environments(self, agent: Make) -> None:
-        env = agent(success_reward=10.0)
-        assert [env.step(r)[1] for r in env.reference_solution()] == [0.0, 10.0]
-        env = agent(success_reward=None)
-        assert [env.step(r)[1] for r in env.reference_solution()] == [0.0, 1.0]
+        for invalid_when, valid in (("rejected", False), ("malformed", not malformed)):
+            env = agent(invalid_penalty=-0.25, invalid_when=invalid_when)
+            _, reward, _, _, info = env.step(response)
+            assert reward == (0.0 if valid else -0.25)
+            assert info["action_is_valid"] is info["transition"].action_is_valid is valid
+            told = info["transition"].info  # what was wrong is recorded all the same
+            assert (told["problem"], told["malformed"]) == (problem, malformed)
 
     def test_the_environments_own_settings_hold_unless_given(self, box_env: Any) -> None:
         own = AgentDefaults("compact", 7, 3.0, -0.75)
@@ -102,7 +79,7 @@ class TestRewards:
         assert env.settings == AgentDefaults("compact", None, None, -0.75)
 
     def test_an_unlisted_one_is_not_even_if_accepted(self, box_env: Any) -> None:
-        class Tolerant(box_env):  # type: ignore[misc]
+        class Tolerant(box_env):
             def _act(self, action: str) -> Any:
                 return super()._act(action.lower())
 
@@ -121,9 +98,7 @@ class TestModes:
         env = agent(history_length=2)
         for box in (1, 2, 3):
             prompt = env.step(env.response_for(f"open box {box}"))[0]
-        assert "did: open box 1" not in prompt
-        assert "did: open box 2" in prompt
-        assert "did: open box 3" in prompt
+        assert [f"did: open box {box}" in prompt for box in (1, 2, 3)] == [False, True, True]
 
     def test_a_conversation_grows_by_two_messages_a_step(self, agent: Make) -> None:
         env = agent(mode="conversation")
@@ -132,19 +107,18 @@ class TestModes:
         response = env.response_for("look")
         second, _, _, _, info = env.step(response)
         assert [m["content"] for m in info["messages"]] == [first, response, second]
-        assert "You look around." in second
-        assert "3 boxes" not in second
-
-    def test_messages_given_out_cannot_be_changed_from_outside(self, agent: Make) -> None:
-        env = agent(mode="conversation")
-        info = env.step(env.response_for("look"))[4]
+        assert "You look around." in second and "3 boxes" not in second
         info["messages"][0]["content"] = "changed"
-        assert env.step(env.response_for("look"))[4]["messages"][0]["content"] != "changed"
+        assert env.step(response)[4]["messages"][0]["content"] == first
 
     @pytest.mark.parametrize(
         ("settings", "message"),
         [
             ({"mode": "chat"}, "mode is one of 'window', 'conversation', got 'chat'"),
+            (
+                {"invalid_when": "never"},
+                "invalid_when is one of 'rejected', 'malformed', got 'never'",
+            ),
             ({"history_length": -1}, "history_length is 0 or more, got -1"),
             ({"history_length": 2.5}, "history_length is a whole number, or None for all, got 2.5"),
             ({"success_reward": float("nan")}, "success_reward is a finite number, got nan"),
@@ -158,13 +132,9 @@ class TestModes:
         with pytest.raises(ValueError, match=message):
             AgentInterface(box_env(), **settings)
 
-    def test_a_response_that_is_no_text_is_named(self, box_env: Any) -> None:
-        env = AgentInterface(box_env())
-        env.reset(seed=0)
+    def test_a_response_is_a_text_and_the_environment_one_of_texts(self, agent: Make) -> None:
         with pytest.raises(TypeError, match="A response is a str, got NoneType: None"):
-            env.step(None)  # type: ignore[arg-type]
-
-    def test_only_text_environments_are_wrapped(self) -> None:
+            agent().step(None)
         with pytest.raises(TypeError, match="wraps a TextEnv, got CartPoleEnv"):
             AgentInterface(gym.make("CartPole-v1"))
 
@@ -213,17 +183,14 @@ class TestRecord:
         self, box_env: Any, tmp_path: Path
     ) -> None:
         env = RecordTransitions(box_env(), tmp_path / "e.jsonl")
+        with pytest.raises(RuntimeError, match="call reset"):
+            env.step("look")
         env.reset(seed=0)
         env.step("look")
         with pytest.raises(ValueError, match=r"undo\(2\): the record of this episode has 1 steps"):
             env.undo(2)
         env.undo(1)
-        for action in env.unwrapped.reference_solution():  # type: ignore[attr-defined]
+        for action in env.unwrapped.reference_solution():
             env.step(action)
         with pytest.raises(ValueError, match=r"undo\(1\): the record of this episode has 0 steps"):
             env.undo()
-
-    def test_a_step_needs_an_episode(self, box_env: Any, tmp_path: Path) -> None:
-        env = RecordTransitions(box_env(), tmp_path / "e.jsonl")
-        with pytest.raises(RuntimeError, match="call reset"):
-            env.step("look")
