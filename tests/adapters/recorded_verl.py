@@ -42,15 +42,7 @@ class AgentLoopOutput(BaseModel):
 
 class AgentLoopBase:
     def __init__(
-        self,
-        trainer_config: Any,
-        server_manager: Any,
-        tokenizer: Any,
-        processor: Any,
-        dataset_cls: Any,
-        data_config: Any,
-        hf_model_type: str | None = None,
-        **kwargs: Any,
+        self, trainer_config: Any, server_manager: Any, tokenizer: Any, **kwargs: Any
     ) -> None:
         self.config = trainer_config.config
         self.rollout_config = self.config.actor_rollout_ref.rollout

@@ -42,15 +42,6 @@ def endpoint() -> Iterator[fake.FakeEndpoint]:
         yield server
 
 
-def paw(out: Path, url: str, agent: str, *more: str) -> dict[str, Any]:
-    words = ["eval", "openai:model", SETTINGS, f"endpoint.url={url}", "--panel", PANEL]
-    words += ["--agent", agent, "--out", str(out), "--quiet", *more]
-    with pytest.raises(SystemExit) as end:
-        main(words)
-    assert not end.value.code
-    return json.loads((out / "result.json").read_text())
-
-
 def rates(log: EvalLog) -> dict[str, float]:
     assert log.results is not None
     return {score.name: score.metrics["mean"].value for score in log.results.scores}
@@ -65,7 +56,12 @@ def test_both_ways_give_the_same_scores(
     agent: str, endpoint: fake.FakeEndpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("INSPECT_LOG_DIR", str(tmp_path / "logs"))
-    ours = paw(tmp_path / "ours", endpoint.url, agent, "--log", "inspect")
+    words = ["eval", "openai:model", SETTINGS, f"endpoint.url={endpoint.url}", "--panel", PANEL]
+    words += ["--agent", agent, "--out", str(tmp_path / "ours"), "--quiet", "--log", "inspect"]
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    assert not end.value.code
+    ours = json.loads((tmp_path / "ours" / "result.json").read_text())
     model = get_model("openai-api/fake/model", base_url=endpoint.url, api_key="none", memoize=False)
     args = {"agent": agent, "settings": SETTINGS}
     [there] = inspect_eval(f"paw/{task_name(PANEL)}", model, task_args=args, display="none")
@@ -74,17 +70,15 @@ def test_both_ways_give_the_same_scores(
     assert outcomes(there) == outcomes(written) and len(outcomes(there)) == 12
     assert len({json.dumps(value) for value in outcomes(there).values()}) > 1
     assert rates(there) == pytest.approx(rates(written))
-    assert [rates(written)[name] for name in ("success", "score", "reward")] == [
-        *[ours["success_rate"], ours["score"]["mean"], ours["mean_reward"]]
-    ]
+    found = [rates(written)[name] for name in ("success", "score", "reward")]
+    assert found == [ours["success_rate"], ours["score"]["mean"], ours["mean_reward"]]
     assert there.eval.task == written.eval.task == "paw/toy_text_frozen_lake"
     for mine, other in zip(written.samples or [], there.samples or [], strict=True):
         assert mine.id == other.id
         assert [m.text for m in mine.messages] == [m.text for m in other.messages]
         answers = [m.text for m in mine.messages if m.role == "assistant"]
-        assert [
-            event.output.completion for event in mine.events
-        ] == answers  # what the viewer opens with
+        shown = [event.output.completion for event in mine.events]
+        assert shown == answers, "what the viewer opens with"
     assert written.stats.started_at < written.stats.completed_at
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,19 +23,14 @@ from paw_train.integrations.packages import write_openenv
 ENV = "paw_gym/ALFWorld-v0"
 
 
-@pytest.fixture
-def serve() -> Iterator[Callable[[Any], str]]:
-    """Serves applications in threads until the test is over."""
-    with ExitStack() as running:
-        yield lambda app: running.enter_context(in_thread(app))
-
-
-def test_their_client_plays_ours(serve: Callable[[Any], str]) -> None:
-    url = serve(create_openenv_app(ENV, split="valid_seen"))
+def test_their_client_plays_ours() -> None:
     agent = make_agent_env(ENV, split="valid_seen")
     task_id = agent.tasks.ids[2]
     prompt, _ = agent.reset(seed=4, options={"task_id": task_id})
-    with GenericEnvClient(base_url=url).sync() as client, GenericEnvClient(url).sync() as other:
+    with ExitStack() as opened:
+        url = opened.enter_context(in_thread(create_openenv_app(ENV, split="valid_seen")))
+        clients = (GenericEnvClient(base_url=url).sync() for _ in range(2))
+        client, other = map(opened.enter_context, clients)
         other.reset(seed=0)
         result = client.reset(seed=4, task_id=task_id, episode_id="mine")
         assert result.observation["text"] == prompt and not result.done
@@ -57,9 +50,7 @@ def test_their_client_plays_ours(serve: Callable[[Any], str]) -> None:
             client.step({"no_message": 1})
 
 
-def test_a_package_is_valid_and_serves_the_same_episode(
-    serve: Callable[[Any], str], tmp_path: Path
-) -> None:
+def test_a_package_is_valid_and_serves_the_same_episode(tmp_path: Path) -> None:
     package = tmp_path / "package"
     words = ["export", "ALFWorld", str(package), "--to", "openenv", "--kw", "split=valid_seen"]
     with pytest.raises(SystemExit) as end:
@@ -67,13 +58,13 @@ def test_a_package_is_valid_and_serves_the_same_episode(
     assert not end.value.code
     report = run_validation(package, max_level=Level.STATIC, skip_build=True)
     assert report.verdict is Verdict.PASS, report.results
-    url = serve(load(str(package / "server" / "app.py")).app)
-    checked = validate_running_environment(url)
-    assert checked["passed"], checked["summary"]
     env = make_agent_env(ENV, split="valid_seen")
     prompt, _ = env.reset(seed=4)
-    with GenericEnvClient(base_url=url).sync() as client:
-        assert client.reset(seed=4).observation["text"] == prompt
+    with in_thread(load(str(package / "server" / "app.py")).app) as url:
+        checked = validate_running_environment(url)
+        assert checked["passed"], checked["summary"]
+        with GenericEnvClient(base_url=url).sync() as client:
+            assert client.reset(seed=4).observation["text"] == prompt
     with pytest.raises(FileExistsError, match="--force"):
         write_openenv(package, ENV, {})
     write_openenv(package, ENV, {}, force=True)

@@ -54,33 +54,25 @@ def test_finished_episodes_leave_the_batch(pool: Make) -> None:
     assert [[t.prompt for t in e.transitions] for e in some.episodes] == seen, "those answered"
 
 
-def test_a_failing_step_fails_its_episode_alone(pool: Make) -> None:
-    some = pool(1, 3, max_steps=2, defect="raises on junk")
-    some.reset(["boxes/4"])
-    bad = "<think></think><action>dance</action>"
-    some.step([LOOK, bad, LOOK])
-    assert [slot.index for slot in some.active] == [0, 2]
-    while some.active:
-        some.step([LOOK] * len(some.active))
-    error = some.episodes[1].error or ""
-    assert "Traceback" in error and "ValueError: bad action 'dance'" in error
-    assert [len(e.transitions) for e in some.episodes] == [2, 0, 2]
-    assert len(some.reset(["boxes/4"])) == 3
-
-
-def test_a_failing_reset_fails_its_episode_alone(box_env: Any) -> None:
+def test_a_failing_step_or_reset_fails_its_episode_alone(box_env: Any) -> None:
     class Failing(box_env):
         def _start(self, task: Any) -> Any:
             if task.id == "boxes/7":
                 raise OSError("no such box")
             return super()._start(task)
 
-    some = EnvPool(lambda: AgentInterface(Failing()))
-    slots = some.reset(["boxes/3", "boxes/7", "boxes/4"])
-    assert [slot.index for slot in slots] == [0, 2]
-    assert [e.task_id for e in some.episodes] == ["boxes/3", "boxes/7", "boxes/4"]
-    assert "OSError: no such box" in (some.episodes[1].error or "")
-    assert some.episodes[1].group == 1
+    some = EnvPool(lambda: AgentInterface(Failing("raises on junk", max_steps=2)))
+    slots = some.reset(["boxes/3", "boxes/7", "boxes/4", "boxes/5"])
+    assert [slot.index for slot in slots] == [0, 2, 3]
+    some.step([LOOK, "<think></think><action>dance</action>", LOOK])
+    assert [slot.index for slot in some.active] == [0, 3]
+    some.step([LOOK, LOOK])
+    assert [e.task_id for e in some.episodes] == ["boxes/3", "boxes/7", "boxes/4", "boxes/5"]
+    assert [len(e.transitions) for e in some.episodes] == [2, 0, 0, 2]
+    started, stepped = (some.episodes[i].error or "" for i in (1, 2))
+    assert "Traceback" in started and "OSError: no such box" in started
+    assert "Traceback" in stepped and "ValueError: bad action 'dance'" in stepped
+    assert some.episodes[1].group == 1 and len(some.reset(["boxes/4"])) == 1
 
 
 def test_the_state_makes_the_next_reset_the_same(pool: Make) -> None:
