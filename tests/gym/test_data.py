@@ -355,10 +355,6 @@ class TestOtherSources:
         with pytest.raises(DownloadError, match="is not a list of"):
             server.download(mirror=server.url)
 
-    def test_a_folder_that_lacks_a_file_is_named(self, server: Served, tmp_path: Path) -> None:
-        with pytest.raises(FileNotFoundError, match=r"holds no json_2\.1\.1_json\.zip"):
-            server.download(from_folder=tmp_path)
-
 
 class TestVerify:
     def test_every_kind_of_change_is_found(self, server: Served) -> None:
@@ -398,16 +394,3 @@ def test_every_manifest_is_sound_and_pins_its_files(name: str) -> None:
             assert re.fullmatch("[0-9a-f]{64}", file.sha256), file.name
         else:
             assert all(re.search("/[0-9a-f]{40}/", url) for url in file.urls), file.name
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("title = 'x'", "lacks 'files'"),
-        ("titel = 'x'\nfiles = []", "unknown key 'titel'. Did you mean 'title'"),
-        ("title = 'x'\n[[files]]\nname = '../a'\nurls = []", "not a plain file name"),
-    ],
-)
-def test_damaged_ones_say_what_is_wrong(text: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Manifest.parse(text, "mine")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
 import gymnasium as gym
@@ -11,7 +10,6 @@ import pytest
 
 from paw_gym import AgentInterface, EnvPool, Outcome, Task
 from paw_gym.functional import GeneratorEnv
-from paw_gym.spaces import TextMemory, UnicodeText
 
 LOOK = "<think></think><action>look</action>"
 
@@ -174,13 +172,3 @@ def test_agents_in_processes(box_env: Any) -> None:
         assert vector.step((response, response))[0][0] == alone.step(response)[0]
     finally:
         vector.close()
-
-
-def test_shared_memory_is_given_back() -> None:
-    memory = TextMemory(UnicodeText(100), 3)
-    memory.write(2, "text")
-    assert [memory.read(i) for i in range(3)] == ["", "", "text"]
-    name = memory.block.name
-    del memory
-    with pytest.raises(FileNotFoundError):
-        SharedMemory(name)
