@@ -59,13 +59,6 @@ def test_a_generator_function_is_found_again_in_another_process(tmp_path: Any) -
 
 
 class TestRefusals:
-    def test_a_state_that_cannot_be_copied(self, box_env: Any) -> None:
-        env = box_env("uncopyable state")
-        env.reset(seed=0)
-        for way in WAYS.values():
-            with pytest.raises(TypeError, match=r"BoxEnv cannot be copied .* _get_state and _set"):
-                way(env)
-
     def test_an_argument_that_cannot_be_pickled(self) -> None:
         def local(task: Task, rng: Any) -> Any:
             yield Outcome("Well?")

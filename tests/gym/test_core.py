@@ -155,14 +155,3 @@ class TestTextEnv:
         assert env.render() == observation
         assert env.render() != env.step("look")[0] == env.render()
         assert box_env().render() is None
-
-    def test_the_expert_goes_on_from_where_another_action_led(self, box_env: Any) -> None:
-        env = box_env()
-        env.reset(seed=0)
-        expert = env.expert()
-        wrong = next(f"open box {i}" for i in (1, 2) if i != env.state["ball"])
-        assert expert() == f"open box {env.state['ball']}"
-        env.step(wrong)
-        env.step("look")
-        env.step(expert())
-        assert env.step(expert())[4]["success"]

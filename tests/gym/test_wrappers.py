@@ -146,27 +146,17 @@ class TestRecord:
         path = tmp_path / "new" / "e.jsonl"
         env, lengths = RecordTransitions(box_env(max_steps=3), path), [3, 2, 1]
         for number, steps in enumerate(lengths):
-            env.reset(seed=number)
-            for _ in range(steps):
-                env.step("look")
-            found = [len(e.transitions) for e in read_jsonl(path)]
-            assert found == lengths[: max(1, number)], "a whole one is written at once"
+            observation, info = env.reset(seed=number)
+            first, *_ = [env.step("dance")[4]["transition"] for _ in range(steps)]
+            assert (first.prompt, first.response) == (observation, "dance")
+            assert not first.action_is_valid and first.next_observation == "You cannot do that."
+            found = list(read_jsonl(path))
+            assert [len(e.transitions) for e in found] == lengths[: max(1, number)]
         env.close()
-        ends = [(len(e.transitions), e.finished) for e in read_jsonl(path)]
-        assert ends == [(3, True), (2, False), (1, False)]
-
-    def test_the_bare_prompt_is_the_observation(self, box_env: Any, tmp_path: Path) -> None:
-        env = RecordTransitions(box_env(max_steps=2), tmp_path / "e.jsonl")
-        observation, info = env.reset(seed=0)
-        _, _, _, _, step_info = env.step("dance")
-        env.step("look")
-        episode = next(read_jsonl(tmp_path / "e.jsonl"))
-        assert (episode.task_id, episode.instruction) == (info["task_id"], info["instruction"])
-        first, second = episode.transitions
-        assert first == step_info["transition"]
-        assert (first.prompt, first.response) == (observation, "dance")
-        assert not first.action_is_valid and first.next_observation == "You cannot do that."
-        assert second.next_observation == "You look around."
+        *others, last = read_jsonl(path)
+        assert [(len(e.transitions), e.finished) for e in others] == [(3, True), (2, False)]
+        assert last.transitions == [first] and not last.finished
+        assert (last.task_id, last.instruction) == (info["task_id"], info["instruction"])
 
     def test_agent_transitions_are_written_as_they_are(self, agent: Make, tmp_path: Path) -> None:
         env = RecordTransitions(agent(mode="conversation"), tmp_path / "e.jsonl")
