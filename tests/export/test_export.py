@@ -187,8 +187,8 @@ class TestFailures:
         (tmp_path / "empty").mkdir()
         half = tmp_path / "half" / "rollouts" / "000001.jsonl"
         half.parent.mkdir(parents=True)
-        line = (run / "rollouts" / "000001.jsonl").read_text()
-        half.write_text(line + line[: len(line) // 2])
+        whole = (run / "rollouts" / "000001.jsonl").read_text()
+        half.write_text(whole + whole[: len(whole) // 2])
         before = sorted(tmp_path.rglob("*"))
         answer = paw(*line.split())
         assert answer.exit_code == 2, answer.output

@@ -40,7 +40,7 @@ TREE = {
     for i in (1, 2)
 }
 PLAYED = {name.replace("traj_data.json", "game.tw-pddl"): "{}" for name in TREE}
-PADDING = hashlib.shake_256(b"padding").hexdigest(200_000)
+PADDING = hashlib.shake_256(b"padding").hexdigest(300_000)
 """makes an archive of several chunks, which compression does not shrink away"""
 
 
