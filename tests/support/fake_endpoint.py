@@ -31,8 +31,6 @@ class Faults:
     """longer than the client waits"""
     status: int | None = None
     """every request gets this status"""
-    code: str | None = None
-    """the error's code"""
 
 
 _ONCE = ("500 then ok", "429 retry-after", "429", "hang once", "reset once", "truncated json once",
@@ -72,7 +70,6 @@ class FakeEndpoint:
     running: int = 0
     most_running: int = 0
     port: int = 0
-    stop_reason: bool = False
     die_at: int = 0
     """the request that kills this process, unanswered; 0: none"""
     seed: int = 0
@@ -226,7 +223,7 @@ class FakeEndpoint:
     def _reply(self, handler: BaseHTTPRequestHandler, body: dict[str, Any], dice: float) -> None:
         f = self.faults
         if f.status:
-            _send(handler, f.status, {"error": {"message": "refused", "code": f.code}})
+            _send(handler, f.status, {"error": {"message": "refused"}})
             return
         for share, kind in (
             (f.error, "500 always"),
@@ -239,7 +236,7 @@ class FakeEndpoint:
             if dice < 0:
                 self._behave(handler, body, kind)
                 return
-        answer = _answer(body, self.stop_reason)
+        answer = _answer(body)
         if self.behaviour in _ALTERED:
             answer = _ALTERED[self.behaviour](answer)
         with self.lock:
@@ -372,7 +369,7 @@ def _send(handler: Any, status: int, body: Any, headers: Headers | None = None) 
     _send_text(handler, status, "application/json", json.dumps(body), headers)
 
 
-def _answer(body: dict[str, Any], stop_reason: bool) -> dict[str, Any]:
+def _answer(body: dict[str, Any]) -> dict[str, Any]:
     """Goes somewhere that the last message names: by a hash of the dialogue (and the seed)."""
     text = body["messages"][-1]["content"] if "messages" in body else str(body["prompt"])
     salt = str(body.get("seed", "")) if body["temperature"] > 0 else ""
@@ -388,8 +385,6 @@ def _answer(body: dict[str, Any], stop_reason: bool) -> dict[str, Any]:
     choice: dict[str, Any] = {"index": 0, "finish_reason": "stop"}
     if "<action>" in said and "</action>" not in body.get("stop", []):
         said += "</action> and then some"
-    if stop_reason:
-        choice["stop_reason"] = "</action>" if number % 2 else None
     if "messages" in body:
         choice["message"] = {"role": "assistant", "content": said}
     else:
