@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -393,7 +392,7 @@ class HalfBroken(fake.FakeEndpoint):  # type: ignore[misc]
 
     broken = True
 
-    def _behave(self, handler: BaseHTTPRequestHandler, body: dict[str, Any]) -> bool:
+    def _behave(self, handler: Any, body: dict[str, Any], kind: str) -> bool:
         if self.broken and "exit b" in json.dumps(body):
             fake._send(handler, 500, {"error": {"message": "no exit here"}})
             return True

@@ -36,7 +36,7 @@ class Two(fake.FakeEndpoint):
 
     refused = ""
 
-    def _behave(self, handler: Any, body: dict[str, Any]) -> bool:
+    def _behave(self, handler: Any, body: dict[str, Any], kind: str) -> bool:
         if body["model"] == self.refused:
             fake._send(handler, 404, {"error": {"message": f"no {body['model']}"}})
         return bool(body["model"] == self.refused)
