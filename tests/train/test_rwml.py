@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections import Counter
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import hostile
@@ -30,18 +31,15 @@ from paw_train.world_model_learning.examples import Example, ending, examples_of
 from paw_train.world_model_learning.predicting import Guess, Similarity, predict
 
 
-class TableEncoder:
-    """Given vectors, of any length."""
+def embedded(vectors: dict[str, np.ndarray]) -> Embedder:
+    """Gives texts the vectors, of any length, of a table."""
 
-    fingerprint = "table"
+    def encode(texts: Sequence[str]) -> np.ndarray:
+        return np.stack([vectors[text] for text in texts]).astype(np.float32)
 
-    def __init__(self, vectors: dict[str, np.ndarray]) -> None:
-        self.vectors, self.dim = vectors, len(next(iter(vectors.values())))
-
-    def encode_passages(self, passages: Sequence[str]) -> np.ndarray:
-        return np.stack([self.vectors[p] for p in passages]).astype(np.float32)
-
-    encode_queries = encode_passages
+    size = len(next(iter(vectors.values())))
+    own = {"fingerprint": "table", "dim": size}
+    return Embedder(SimpleNamespace(**own, encode_passages=encode, encode_queries=encode))
 
 
 def played(policy: LocalPolicy, mode: str, count: int = 2) -> tuple[list[Example], list[Any]]:
@@ -73,7 +71,7 @@ def test_rewards_are_cosines_and_their_threshold(seed: int, threshold: float) ->
     rng = np.random.default_rng(seed)
     vectors = {name: rng.normal(size=5) * rng.uniform(0.1, 9) for name in "abcdef"}
     ours, theirs = [str(x) for x in rng.choice(list("abcdef"), 8)], ["a"] * 8
-    similarity = Similarity(Embedder(TableEncoder(vectors)), threshold)
+    similarity = Similarity(embedded(vectors), threshold)
     cosines = similarity(ours, theirs)
     for name, cosine, reward in zip(ours, cosines, similarity.right(cosines), strict=True):
         top = sum(x * y for x, y in zip(vectors[name], vectors["a"], strict=True))
@@ -85,8 +83,8 @@ def test_rewards_are_cosines_and_their_threshold(seed: int, threshold: float) ->
             assert cosine == 1.0 and reward
 
 
-def test_a_blank_prediction_is_never_right_however_it_is_embedded() -> None:
-    embed = Embedder(TableEncoder({"": np.ones(2), " \n": np.ones(2), "x": np.ones(2)}))
+def test_a_blank_prediction_is_never_right() -> None:
+    embed = embedded({text: np.ones(2) for text in ("", " \n", "x")})
     similarity = Similarity(embed, threshold=1.9)
     cosines = similarity(["", " \n", "x"], ["x", "x", "x"])
     assert similarity.right(cosines).tolist() == [False, False, True]
@@ -124,9 +122,7 @@ def test_the_packaged_encoder_is_its_model_mean_pooled() -> None:
 
 
 @pytest.mark.parametrize("mode", ["window", "conversation"])
-def test_examples_continue_the_context_of_training_and_are_packed_once(
-    policy: LocalPolicy, mode: str
-) -> None:
+def test_examples_are_those_of_training_and_packed_once(policy: LocalPolicy, mode: str) -> None:
     examples, trajectories = played(policy, mode)
     end = ending(policy.chat)
     found = transitions([row for t in trajectories for row in t.rows])
@@ -146,7 +142,7 @@ def test_examples_continue_the_context_of_training_and_are_packed_once(
     assert held == Counter((e.context, e.target) for e in examples)
 
 
-def test_equal_examples_count_once_and_contexts_that_do_not_nest_stay_apart() -> None:
+def test_equal_examples_count_once() -> None:
     one = Example((1, 2, 3), (4, 9), "x", 0)
     again = dataclasses.replace(one, episode=5)
     other_target = dataclasses.replace(one, target=(5, 9))
@@ -239,7 +235,7 @@ def test_what_is_rewarded_becomes_likely(kl_coef: float, policy_coef: float) -> 
     assert np.mean(curve[-3:]) > 0.8
 
 
-def test_the_loss_is_the_mean_of_the_observations_cross_entropies() -> None:
+def test_the_loss_is_the_mean_cross_entropy() -> None:
     policy = hostile.tiny_policy()
     examples, _ = played(policy, "conversation")
     settings = configured(sft={"updates": 2, "batch_tokens": 100_000, "lr": 1e-3})
@@ -260,7 +256,7 @@ def test_the_loss_is_the_mean_of_the_observations_cross_entropies() -> None:
     assert learner.update(1)["loss"] < metrics["loss"]
 
 
-def test_learning_by_likelihood_ends_in_predictions_that_are_right() -> None:
+def test_learning_by_likelihood_ends_in_right_predictions() -> None:
     policy = hostile.tiny_policy()
     examples = short(played(policy, "window", 1)[0][:2])
     settings = configured(sft={"updates": 300, "batch_tokens": 4000, "lr": 1e-2})
@@ -275,7 +271,7 @@ def test_learning_by_likelihood_ends_in_predictions_that_are_right() -> None:
     assert predicting.solved_shares(guesses, examples, similarity).tolist() == [1.0, 1.0]
 
 
-def test_closed_it_leaves_a_policy_of_narrow_weights_to_the_next(policy: LocalPolicy) -> None:
+def test_closed_it_leaves_narrow_weights_to_the_next(policy: LocalPolicy) -> None:
     narrow = hostile.tiny_policy(dtype="bfloat16")
     examples = short(played(policy, "window", 1)[0][:2])
     learner = sft.SFTLearner(narrow, examples, configured(sft={"updates": 1, "lr": 1e-2}))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -139,45 +139,38 @@ def true_gradient() -> dict[tuple[int, int, int], float]:
     }
 
 
-@dataclass
-class Sampled:
+class Sampled(NamedTuple):
     """Trees of the MDP: two episodes a group, each with one branching state, and so on."""
 
-    rng: random.Random
-    previous: list[int] = field(default_factory=list)
-    group: list[int] = field(default_factory=list)
-    rewards: list[float] = field(default_factory=list)
-    where: list[tuple[int, int, int]] = field(default_factory=list)
-    owner: list[int] = field(default_factory=list)
-    episodes: int = 0
-
-    def episode(self, group: int, t: int, s: int, before: int, level: int) -> None:
-        """Samples on from a state, then branches at a random one of the states it passed."""
-        passed = []
-        owner, self.episodes = self.episodes, self.episodes + 1
-        for step in range(t, HORIZON):
-            passed.append((step, s, before))
-            a = self.rng.choices((0, 1), POLICY[step, s])[0]
-            before = len(self.previous)
-            self.previous.append(passed[-1][2])
-            self.group.append(group)
-            self.rewards.append(gain(step, s, a))
-            self.where.append((step, s, a))
-            self.owner.append(owner)
-            s = self.rng.choices((0, 1), moves(step, s, a))[0]
-        if level:
-            start = self.rng.choice(passed)
-            for _ in range(2):
-                self.episode(group, *start, level - 1)
+    previous: list[int]
+    group: list[int]
+    rewards: list[float]
+    where: list[tuple[int, int, int]]
+    owner: list[int]
 
 
 @pytest.fixture(scope="module")
 def trees() -> Sampled:
-    found = Sampled(random.Random(0))
+    rng, episodes, steps = random.Random(0), itertools.count(), []
+
+    def episode(group: int, t: int, s: int, before: int, level: int) -> None:
+        """Samples on from a state, then branches at a random one of the states it passed."""
+        passed, owner = [], next(episodes)
+        for step in range(t, HORIZON):
+            passed.append((step, s, before))
+            a = rng.choices((0, 1), POLICY[step, s])[0]
+            steps.append((before, group, gain(step, s, a), (step, s, a), owner))
+            before = len(steps) - 1
+            s = rng.choices((0, 1), moves(step, s, a))[0]
+        if level:
+            start = rng.choice(passed)
+            for _ in range(2):
+                episode(group, *start, level - 1)
+
     for group in range(1500):
         for _ in range(2):
-            found.episode(group, 0, 0, -1, level=2)
-    return found
+            episode(group, 0, 0, -1, level=2)
+    return Sampled(*map(list, zip(*steps, strict=True)))
 
 
 def z_scores(samples: dict[Any, list[float]], expected: dict[Any, float]) -> list[float]:
@@ -189,7 +182,7 @@ def z_scores(samples: dict[Any, list[float]], expected: dict[Any, float]) -> lis
     return scores
 
 
-def test_monte_carlo_values_and_branch_advantages_are_those_of_the_mdp(trees: Sampled) -> None:
+def test_values_and_branch_advantages_are_those_of_the_mdp(trees: Sampled) -> None:
     tree = Tree(trees.previous, trees.group)
     to_go = tree.to_go(trees.rewards, 1.0)
     advantage = branch_rloo(trees.rewards, trees.previous, trees.group).tolist()

@@ -1,4 +1,4 @@
-"""One update: the w_i, the schedule, and gradients that do not depend on how rows are cut."""
+"""One update: weights, schedule, and gradients however rows are cut."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trajectories import made_up
 
 from paw_train.algorithms import grpo
 from paw_train.algorithms.critic import Critic
-from paw_train.algorithms.experience import prepare
+from paw_train.algorithms.experience import Prepared, prepare
 from paw_train.algorithms.pool import collect
 from paw_train.algorithms.update import Updater, averaged, schedule_share, update_seed
 from paw_train.losses.objective import ObjectiveSettings
@@ -25,26 +25,30 @@ from paw_train.rollouts.tokens import ACTION, OBSERVATION
 from paw_train.settings import AlgorithmSettings, CriticSettings, OptimizerSettings
 from paw_train.settings.world_model import WorldModelSettings
 
-PAW = WorldModelSettings()
+PAW, PLAIN = WorldModelSettings(), ObjectiveSettings(kl_coef=0.0)
+STILL = OptimizerSettings(lr=0.0, max_grad_norm=1e9)
+"""gradients are measured, and nothing moves"""
 
 
-def _policy(dtype: Any = torch.float64, seed: int = 0) -> LocalPolicy:
+def _policy(seed: int = 0) -> LocalPolicy:
     policy = word_policy(["red green blue"], seed)
-    policy.model.to(dtype)
+    policy.model.double()
     return policy
 
 
-def _gradient(conversation: bool, budget: int, wm: WorldModelSettings) -> Any:
-    policy = _policy()
-    objective = ObjectiveSettings(kl_coef=0.01, entropy_coef=0.02, log_observations=True)
-    settings = OptimizerSettings(lr=0.0, micro_batch_tokens=budget, max_grad_norm=1e9)
-    updater = Updater(policy, _policy(seed=1), settings, objective, wm, 1.0, 1)
+def _prepared(conversation: bool, wm: WorldModelSettings = PAW, **algorithm: Any) -> Prepared:
     pool = collect(made_up(conversation))
-    experience = prepare(
-        pool, AlgorithmSettings(), objective, wm, 10.0, updater.signals(pool), policy.chat.ask
-    )
-    metrics = updater.step(experience.rows, 0, 0)
-    return torch.cat([p.grad.flatten() for p in updater.parameters]), metrics
+    return prepare(pool, AlgorithmSettings(**algorithm), PLAIN, wm, 10.0)
+
+
+def _updater(
+    optimizer: OptimizerSettings = STILL, wm: WorldModelSettings = PAW, **more: Any
+) -> Updater:
+    return Updater(_policy(), None, optimizer, PLAIN, wm, 1.0, 9, **more)
+
+
+def _gradient(updater: Updater) -> torch.Tensor:
+    return torch.cat([p.grad.flatten() for p in updater.parameters if p.grad is not None])
 
 
 @pytest.mark.parametrize("conversation", [False, True])
@@ -58,32 +62,37 @@ def _gradient(conversation: bool, budget: int, wm: WorldModelSettings) -> Any:
         ("paw", {"dedup": "weighted", "entropy": "full"}),
     ],
 )
-def test_micro_batches_add_up_to_the_whole(
-    conversation: bool, preset: str, changes: dict[str, Any]
-) -> None:
+def test_micro_batches_add_up_to_the_whole(conversation: bool, preset: str, changes: Any) -> None:
     wm = WorldModelSettings.preset(preset, **changes)
-    whole, metrics = _gradient(conversation, 10**6, wm)
-    cut, cut_metrics = _gradient(conversation, 1, wm)
+    objective = ObjectiveSettings(kl_coef=0.01, entropy_coef=0.02, log_observations=True)
+    found = []
+    for budget in (10**6, 1):
+        settings = STILL.replace(micro_batch_tokens=budget)
+        updater = Updater(_policy(), _policy(1), settings, objective, wm, 1.0, 1)
+        pool = collect(made_up(conversation))
+        signals, ask = updater.signals(pool), updater.policy.chat.ask
+        rows = prepare(pool, AlgorithmSettings(), objective, wm, 10.0, signals, ask).rows
+        metrics = updater.step(rows, 0, 0)
+        found.append((_gradient(updater), metrics))
+    (whole, metrics), (cut, cut_metrics) = found
     assert whole.abs().max() > 0
     assert torch.allclose(whole, cut, rtol=1e-7, atol=1e-10)
+    assert all(map(math.isfinite, metrics.values()))
     for name, value in metrics.items():
-        assert math.isfinite(value), name
         assert cut_metrics[name] == pytest.approx(value, rel=1e-5, abs=1e-7), name
 
 
 def test_rows_without_a_gradient_are_measured_only(monkeypatch: Any) -> None:
-    wm, objective = WorldModelSettings.preset("paw", alpha=0.25), ObjectiveSettings(kl_coef=0.0)
-    rows = prepare(collect(made_up(False)), AlgorithmSettings(), objective, wm, 10.0).rows
+    wm = WorldModelSettings.preset("paw", alpha=0.25)
+    rows = _prepared(False, wm).rows
     for row in rows[::2]:
         row.advantage = [0.0] * len(row.ids)
     found = []
     for parts in (Updater._by_gradient, lambda self, rows: (rows, [])):
         monkeypatch.setattr(Updater, "_by_gradient", parts)
-        optimizer = OptimizerSettings(lr=0.0, max_grad_norm=1e9)
-        updater = Updater(_policy(), None, optimizer, objective, wm, 1.0, 1)
+        updater = _updater(wm=wm)
         metrics = updater.step(rows, 0, 0)
-        gradient = torch.cat([p.grad.flatten() for p in updater.parameters])
-        found.append((gradient, metrics, len(updater._by_gradient(rows)[1])))
+        found.append((_gradient(updater), metrics, len(updater._by_gradient(rows)[1])))
     (gradient, metrics, measured), (whole, all_metrics, none) = found
     assert 0 == none < measured < len(rows) and whole.abs().max() > 0
     assert torch.allclose(gradient, whole, rtol=1e-7, atol=1e-10)
@@ -95,34 +104,25 @@ def test_a_minibatch_counts_dialogues_in_conversation_mode_and_responses_in_wind
     conversation: bool, steps: int
 ) -> None:
     # 4 episodes with 8 turns; Search-R1 (arXiv 2503.09516): 512 episodes by 256 are two steps
-    objective = ObjectiveSettings(kl_coef=0.0)
-    experience = prepare(collect(made_up(conversation)), AlgorithmSettings(), objective, PAW, 10.0)
-    updater = Updater(
-        _policy(torch.float32), None, OptimizerSettings(minibatch_size=2), objective, PAW, 1.0, 1
-    )
+    updater = _updater(OptimizerSettings(minibatch_size=2))
     taken = []
     step = updater.optimizers[0].step
-    updater.optimizers[0].step = lambda: taken.append(step())  # type: ignore[method-assign]
-    updater.step(experience.rows, 0, 0)
+    updater.optimizers[0].step = lambda: taken.append(step())
+    updater.step(_prepared(conversation).rows, 0, 0)
     assert len(taken) == steps
 
 
 def test_minibatches_of_unequal_size_average_to_equation_11() -> None:
-    """Dialogues have 1, 3, 2 and 2 turns: mini-batches of one dialogue hold unequal numbers of rows."""
+    """Mini-batches of one dialogue have 1, 3, 2 and 2 turns."""
     wm = WorldModelSettings(loss="ce", alpha=1.0)
     objective = ObjectiveSettings(policy_coef=0.0, kl_coef=0.0)
     gradients = []
     for count in (1, 4):
-        policy = _policy(torch.float64)
-        trajectories = made_up(True)
-        experience = prepare(collect(trajectories), AlgorithmSettings(), objective, wm, 10.0)
-        optimizer = OptimizerSettings(lr=0.0, max_grad_norm=1e9, minibatches=count)
-        updater = Updater(policy, None, optimizer, objective, wm, 1.0, 1)
+        settings = STILL.replace(minibatches=count)
+        updater = Updater(_policy(), None, settings, objective, wm, 1.0, 1)
         found: list[Any] = []
-        updater.optimizers[0].step = lambda u=updater, f=found: f.append(  # type: ignore[method-assign]
-            torch.cat([p.grad.flatten() for p in u.parameters])
-        )
-        updater.step(experience.rows, 0, 0)
+        updater.optimizers[0].step = lambda u=updater, f=found: f.append(_gradient(u))
+        updater.step(_prepared(True, wm).rows, 0, 0)
         assert len(found) == count
         gradients.append(torch.stack(found).mean(0))
     assert gradients[0].abs().max() > 1e-3
@@ -130,11 +130,9 @@ def test_minibatches_of_unequal_size_average_to_equation_11() -> None:
 
 
 def test_weights_and_advantages_follow_the_definitions() -> None:
-    objective = ObjectiveSettings(kl_coef=0.0)
-    world_model = WorldModelSettings(alpha=0.5)
     trajectories = made_up(conversation=False)
-    algorithm = AlgorithmSettings(normalize=True)
-    experience = prepare(collect(trajectories), algorithm, objective, world_model, 10.0)
+    wm = WorldModelSettings(alpha=0.5)
+    experience = prepare(collect(trajectories), AlgorithmSettings(normalize=True), PLAIN, wm, 10.0)
     found = transitions([row for t in trajectories for row in t.rows])
     sampled = [torch.tensor([row.logprob[i] for i in places]) for row, places, _ in found]
     entropy = [-(logprobs.exp() * logprobs).mean().item() for logprobs in sampled]
@@ -160,63 +158,48 @@ def test_weights_and_advantages_follow_the_definitions() -> None:
 def test_failed_episodes_are_left_out_and_all_failed_is_an_error() -> None:
     trajectories = made_up(conversation=True)
     trajectories[1].episode.error = "Traceback: boom"
-    objective = ObjectiveSettings(kl_coef=0.0)
-    experience = prepare(collect(trajectories), AlgorithmSettings(), objective, PAW, 10.0)
+    experience = prepare(collect(trajectories), AlgorithmSettings(), PLAIN, PAW, 10.0)
     assert len(experience.advantages) == 5
     for t in trajectories:
         t.episode.error = "Traceback: boom"
     with pytest.raises(ValueError, match="boom"):
-        prepare(collect(trajectories), AlgorithmSettings(), objective, PAW, 10.0)
-
-
-def _spoil(rows: list[Any], value: float) -> None:
-    """The advantage of the first action's tokens becomes another."""
-    row = rows[0]
-    first = row.places(ACTION)[0]
-    row.advantage = [value if i in first else a for i, a in enumerate(row.advantage)]
+        prepare(collect(trajectories), AlgorithmSettings(), PLAIN, PAW, 10.0)
 
 
 def test_a_run_that_keeps_skipping_is_stopped_and_a_good_step_forgives() -> None:
-    policy = _policy(torch.float32)
-    objective = ObjectiveSettings(kl_coef=0.0)
-    good = prepare(collect(made_up(True)), AlgorithmSettings(), objective, PAW, 10.0)
-    bad = prepare(collect(made_up(True)), AlgorithmSettings(), objective, PAW, 10.0)
-    _spoil(bad.rows, float("inf"))
-    updater = Updater(policy, None, OptimizerSettings(), objective, PAW, 1.0, 9)
+    good, bad = _prepared(True).rows, _prepared(True).rows
+    bad[0].advantage = [math.inf if role == ACTION else 0.0 for role in bad[0].role]
+    updater = _updater(OptimizerSettings())
     updater.guarded_step.require_good()  # before its first step too
-    for update, experience in enumerate([bad, good, bad, bad, bad]):
-        before = [p.clone() for p in policy.model.parameters()]
-        metrics = updater.step(experience.rows, update, 0)
-        same = all(map(torch.equal, policy.model.parameters(), before))
-        assert same == (metrics["skipped"] == 1.0) == (experience is bad)
-        assert all(torch.isfinite(torch.tensor(v)) for v in metrics.values())
+    for update, rows in enumerate([bad, good, bad, bad, bad]):
+        before = [p.clone() for p in updater.policy.model.parameters()]
+        metrics = updater.step(rows, update, 0)
+        same = all(map(torch.equal, updater.policy.model.parameters(), before))
+        assert same == (metrics["skipped"] == 1.0) == (rows is bad)
+        assert all(map(math.isfinite, metrics.values()))
     with pytest.raises(TrainingDivergedError, match=r"4 optimizer steps in a row.*optimizer\.lr"):
-        updater.step(bad.rows, 5, 0)
+        updater.step(bad, 5, 0)
 
 
 def test_a_critic_that_diverges_stops_the_run_and_leaves_no_infinity() -> None:
-    policy, objective = _policy(torch.float32), ObjectiveSettings(kl_coef=0.0)
+    policy = _policy()
+    policy.model.float()
     algorithm = AlgorithmSettings(name="ppo", critic=CriticSettings(lr=1e30))
     critic = Critic(policy, algorithm.critic, algorithm.level, 10**6)
-    updater = Updater(policy, None, OptimizerSettings(), objective, PAW, 1.0, 9, critic)
+    updater = Updater(policy, None, OptimizerSettings(), PLAIN, PAW, 1.0, 9, critic)
     with pytest.raises(TrainingDivergedError, match=r"algorithm\.critic\.lr"):
         for update in range(6):
             pool = collect(made_up(True))
-            experience = prepare(pool, algorithm, objective, PAW, 10.0, updater.signals(pool))
-            metrics = updater.step(experience.rows, update, 0)
-            assert all(torch.isfinite(torch.tensor(v)) for v in metrics.values())
+            rows = prepare(pool, algorithm, PLAIN, PAW, 10.0, updater.signals(pool)).rows
+            assert all(map(math.isfinite, updater.step(rows, update, 0).values()))
     assert critic.guarded_step.skipped == 4
 
 
-def test_muon_steps_the_matrices_of_the_blocks_and_continues_from_its_state() -> None:
-    objective, off = ObjectiveSettings(kl_coef=0.0), WorldModelSettings.preset("off")
+def test_muon_steps_matrices_and_continues_from_its_state() -> None:
+    off = WorldModelSettings.preset("off")
     settings = OptimizerSettings(lr=1e-3, matrix_lr=1e-2, minibatches=2)
-    rows = prepare(collect(made_up(True)), AlgorithmSettings(), objective, off, 10.0).rows
-
-    def updater() -> Updater:
-        return Updater(_policy(torch.float64), None, settings, objective, off, 1.0, 3)
-
-    whole, first, second = updater(), updater(), updater()
+    rows = _prepared(True, off).rows
+    whole, first, second = (_updater(settings, off) for _ in range(3))
     before = {n: p.detach().clone() for n, p in whole.policy.model.named_parameters()}
     whole.step(rows, 0, 0)
     for name, weight in whole.policy.model.named_parameters():
@@ -249,29 +232,22 @@ def test_learning_rate_schedules() -> None:
 
 
 def test_episode_weighting_gives_every_episode_the_same_weight() -> None:
-    objective = ObjectiveSettings(kl_coef=0.0)
-    trajectories = made_up(conversation=True)
-    pool = collect(trajectories)
-    by_token = prepare(pool, AlgorithmSettings(), objective, PAW, 10.0)
-    by_episode = prepare(
-        collect(trajectories), AlgorithmSettings(weighting="episode"), objective, PAW, 10.0
-    )
+    by_token, by_episode = _prepared(True), _prepared(True, weighting="episode")
     weights = by_episode.advantages / by_token.advantages
-    mass = weights * pool.lengths
+    lengths = collect(made_up(True)).lengths
+    mass = weights * lengths
     owners = torch.tensor([0, 1, 1, 1, 2, 2, 3, 3])
     per_episode = torch.zeros(4).index_add_(0, owners, mass)
     assert torch.allclose(per_episode, per_episode.mean().expand(4))
-    assert mass.sum() == pytest.approx(pool.lengths.sum().item(), rel=1e-5)
+    assert mass.sum() == pytest.approx(lengths.sum().item(), rel=1e-5)
 
 
 @pytest.mark.parametrize("conversation", [False, True])
 def test_importance_weights_are_factors_of_their_own_tokens_advantages(conversation: bool) -> None:
     pool = collect(made_up(conversation))
-    objective = ObjectiveSettings(kl_coef=0.0)
-    plain = prepare(pool, AlgorithmSettings(), objective, PAW, 10.0).rows
     # each token's weight is its own id: it must stand where that id is read
     weighed = [replace(row, importance=[float(i) for i in row.ids]) for row in pool.rows]
-    found = prepare(replace(pool, rows=weighed), AlgorithmSettings(), objective, PAW, 10.0).rows
-    before, after = collate(plain, 0), collate(found, 0)
+    found = prepare(replace(pool, rows=weighed), AlgorithmSettings(), PLAIN, PAW, 10.0).rows
+    before, after = collate(_prepared(conversation).rows, 0), collate(found, 0)
     assert before.advantage[before.action].abs().min() > 0
     assert torch.allclose(after.advantage, before.advantage * before.ids)

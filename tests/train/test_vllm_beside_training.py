@@ -1,4 +1,4 @@
-"""vLLM and a trainer on one GPU: who has its memory when, and what the engine is started with.
+"""vLLM and a trainer on one GPU: who has its memory when.
 
 The engine is a recording stand-in; tests/train/test_vllm.py has the real one on a CPU.
 """
@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import ANY, MagicMock, call
 
 import hostile
 import pytest
@@ -26,42 +27,32 @@ from paw_train.training.phases import local_phases
 GIB = 2**30
 
 
-class Recording:
-    """Stands for ``vllm.LLM``: what it is asked for, in order, and the weights that it has."""
+def _engine(settings: VLLMSettings) -> Any:
+    """Stands for ``vllm.LLM``: it records what it is asked for, and has weights."""
+    model = torch.nn.Linear(3, 2)
+    engine = MagicMock(settings=settings, weight=model.weight)
+    engine.llm_engine.model_config.max_model_len = 64
+    engine.get_tokenizer.return_value = hostile.byte_tokenizer()
+    engine.apply_model.side_effect = lambda function: [function(model)]
+    engine.collective_rpc.side_effect = lambda name, kwargs: model.load_state_dict(
+        dict(kwargs["weights_iterator"])
+    )
+    return engine
 
-    def __init__(self, settings: VLLMSettings) -> None:
-        self.settings = settings
-        self.calls: list[Any] = []
-        self.model = torch.nn.Linear(3, 2)
-        self.llm_engine = SimpleNamespace(model_config=SimpleNamespace(max_model_len=64))
 
-    def get_tokenizer(self) -> Any:
-        return hostile.byte_tokenizer()
-
-    def sleep(self, level: int) -> None:
-        self.calls.append(("sleep", level))
-
-    def wake_up(self, tags: list[str]) -> None:
-        self.calls.append(("wake", *tags))
-
-    def collective_rpc(self, name: str, kwargs: Any) -> None:
-        self.calls.append(name)
-        self.model.load_state_dict(dict(kwargs["weights_iterator"]))
-
-    def apply_model(self, function: Any) -> list[Any]:
-        return [function(self.model)]
-
-    def reset_prefix_cache(self) -> None:
-        self.calls.append("reset_prefix_cache")
+def _asked(engine: Any) -> list[Any]:
+    """Calls that an engine got, in order."""
+    counted = ("sleep", "wake_up", "collective_rpc", "reset_prefix_cache")
+    return [call for call in engine.method_calls if call[0] in counted]
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[Recording]:
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The engines that were started; a GPU of 80 GiB has 60 free."""
-    engines: list[Recording] = []
+    engines: list[Any] = []
 
-    def start(model: str, settings: VLLMSettings, revision: str | None) -> Recording:
-        engines.append(Recording(settings))
+    def start(model: str, settings: VLLMSettings, revision: str | None) -> Any:
+        engines.append(_engine(settings))
         return engines[-1]
 
     monkeypatch.setattr(vllm_engine, "_start", start)
@@ -82,11 +73,11 @@ def _session(following: FollowingVLLM) -> None:
     following.session(Sampling(1.0, 4), growing=True)
 
 
-WEIGHTS = ["reload_weights", "reset_prefix_cache"]
+WEIGHTS = [call.collective_rpc("reload_weights", kwargs=ANY), call.reset_prefix_cache()]
 
 
 def test_it_sleeps_between_rollouts_and_wakes_with_new_weights(
-    started: list[Recording], monkeypatch: pytest.MonkeyPatch
+    started: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("VLLM_USE_V2_MODEL_RUNNER", raising=False)
     following = _following("cuda")
@@ -99,13 +90,13 @@ def test_it_sleeps_between_rollouts_and_wakes_with_new_weights(
         following.local.model.weight.add_(1.0)
     _session(following)
     (engine,) = started
-    asleep = [("sleep", 2), ("wake", "weights"), *WEIGHTS, ("wake", "kv_cache")]
-    assert engine.calls == [*WEIGHTS, *WEIGHTS, *asleep]
-    assert torch.equal(engine.model.weight, following.local.model.weight)
+    wake = [call.wake_up(tags=["weights"]), *WEIGHTS, call.wake_up(tags=["kv_cache"])]
+    assert _asked(engine) == [*WEIGHTS, *WEIGHTS, call.sleep(level=2), *wake]
+    assert torch.equal(engine.weight, following.local.model.weight)
     assert engine.settings.extra["enable_sleep_mode"]
 
 
-def test_it_takes_what_is_free_less_what_training_still_takes(started: list[Recording]) -> None:
+def test_it_takes_what_training_leaves_free(started: list[Any]) -> None:
     _following("cuda", reserved=20 * GIB)
     _following("cuda", VLLMSettings(gpu_memory=0.3), reserved=20 * GIB)
     assert [e.settings.gpu_memory for e in started] == [pytest.approx(0.95 * 0.5), 0.3]
@@ -115,25 +106,25 @@ def test_it_takes_what_is_free_less_what_training_still_takes(started: list[Reco
         _following("cuda", reserved=61 * GIB)
 
 
-def test_without_a_gpu_or_by_setting_it_stays_awake(started: list[Recording]) -> None:
+def test_without_a_gpu_or_by_setting_it_stays_awake(started: list[Any]) -> None:
     for device, settings in (("cpu", None), ("cuda", VLLMSettings(gpu_memory=0.3))):
         following = _following(device, settings)
         _session(following)
         following.rest()
         _session(following)
-        assert started[-1].calls == [*WEIGHTS, *WEIGHTS]
+        assert _asked(started[-1]) == [*WEIGHTS, *WEIGHTS]
         assert "enable_sleep_mode" not in started[-1].settings.extra
 
 
-def test_weights_that_did_not_arrive_are_noticed(started: list[Recording]) -> None:
+def test_weights_that_did_not_arrive_are_noticed(started: list[Any]) -> None:
     following = _following("cuda")
     (engine,) = started
-    engine.collective_rpc = lambda name, kwargs: None
+    engine.collective_rpc.side_effect = None
     with pytest.raises(RuntimeError, match="weight differs"):
         _session(following)
 
 
-def test_a_run_rests_after_each_rollout_and_each_validation(
+def test_a_run_rests_after_rollouts_and_validations(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     said: list[str] = []
@@ -150,11 +141,11 @@ def test_a_run_rests_after_each_rollout_and_each_validation(
     settings = [f"out={tmp_path}", "updates=2", "evaluation.every=2", "evaluation.tasks=2"]
     training.train_from_recipe("smoke", settings, quiet=True)
     compact = [x for i, x in enumerate(said) if i == 0 or x != said[i - 1]]
-    # the evaluations before and after, the validations of the start and the end, and two rollouts
+    # evaluations before and after, validations of start and end, and two rollouts
     assert compact == ["reserved 0", *["sample", "rest"] * 6]
 
 
-def test_an_engine_leaves_training_what_it_takes_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_leaves_training_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     own = ["engine=local", "rollout.engine=vllm", "model.reference_offload=true"]
     settings = load_settings("alfworld_qwen2.5-1.5b_grpo", own)
     shape = KNOWN["Qwen/Qwen2.5-1.5B-Instruct"]
