@@ -43,7 +43,7 @@ def write_run(
     )
     validated = [{"update": u, **rate(14 + u, 64)} for u in range(5, updates + 1, 5)]
     write_lines(folder / "validation.jsonl", validated)
-    warm = [{"step": s, "loss": 3 / s, "action_accuracy": 1 - 1 / s} for s in range(10, 31, 10)]
+    warm = [{"step": s, "loss": 3 / s, "seconds": 4.0 * s} for s in (10, 20, 30)]
     write_lines(folder / "warmstart.jsonl", warm)
     for when, wins, steps in (("before", before, 5), ("after", after, 4)):
         write_json(folder / f"eval_{when}.json", result(wins, n))
@@ -267,6 +267,7 @@ def test_page_is_self_contained_and_shows_what_was_measured(run: Path) -> None:
         assert title in page.text
     assert "update 30\ntraining rollouts: " in page.text
     assert "validation (64 tasks): 68.8 % [56.6 %, 78.8 %]" in page.text
+    assert "30 steps, 2 min 0 s" in page.text
     assert "own_measurement" in page.text  # one that the catalogue knows nothing about
     assert "world_model.coef" in page.text and "GRPO + WM (cmae × 0.1)" in page.text
     assert "What is missing" not in page.text and "Not measured" not in page.text
