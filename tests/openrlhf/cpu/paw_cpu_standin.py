@@ -9,7 +9,7 @@ from typing import Any
 
 
 class CpuDevice(str):
-    """The "current CUDA device": tensors go to the CPU, and ``f"cuda:{device}"`` can still be parsed."""
+    """The "current CUDA device": the CPU, and ``f"cuda:{device}"`` can still be parsed."""
 
     def __new__(cls) -> CpuDevice:
         return super().__new__(cls, "cpu")

@@ -1,15 +1,26 @@
-"""Test only: our extension of vLLM's worker, and OpenRLHF's engine actor, for a CPU."""
+"""Test only: our extension of vLLM's worker, and OpenRLHF's engine actor, for a CPU, with planned faults.
+
+PAW_BREAK_SYNC: the weights that a worker loses.
+PAW_FAULTS: ``FOLDER;2:die;1:hang`` kills the engine after the second update of the process that runs
+it; the next process, after its first update, stands still. Each fault leaves a file ``fault-N`` in
+FOLDER, so that it comes once.
+PAW_FAIL_EPISODE: the number of the episode, in the order in which they begin, whose environment raises.
+"""
 
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
+import time
+from pathlib import Path
 from typing import Any
 
 import paw_cpu_standin
-import paw_faults
+import psutil
 import torch
 
+from paw_gym.wrappers import AgentInterface
 from paw_train.training.openrlhf.vllm_worker import PaWRollout, PaWWorker
 
 
@@ -25,8 +36,6 @@ for _name in ("layers.utils", "layers.linear", "layers.vocab_parallel_embedding"
 
 
 class CpuWorker(PaWWorker):
-    """Takes weights into CPU memory; can be told to lose them (``PAW_BREAK_SYNC``)."""
-
     def init_process_group(self, *args: Any, **kwargs: Any) -> Any:
         paw_cpu_standin.install()
         return super().init_process_group(*args, **kwargs)
@@ -39,18 +48,58 @@ class CpuWorker(PaWWorker):
 
 
 class CpuRollout(PaWRollout):
-    """The engine actor with that worker; ``PAW_FAULTS`` and ``PAW_FAIL_EPISODE`` make things break."""
-
     worker_extension = "paw_cpu_worker.CpuWorker"
 
     async def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs["max_num_seqs"] = 16
         self.updates = 0
-        paw_faults.break_an_episode()
+        break_an_episode()
         await super().__init__(*args, **kwargs)
 
     async def weight_sums(self) -> list[list[float]]:
         """Sums over the weights, asked for after every update; a planned fault comes before."""
         self.updates += 1
-        paw_faults.after_update(self.updates)
+        after_update(self.updates)
         return await super().weight_sums()
+
+
+def after_update(number: int) -> None:
+    """The next planned fault, if it is of this update."""
+    folder, *faults = os.environ.get("PAW_FAULTS", "").split(";")
+    for index, fault in enumerate(faults):
+        mark = Path(folder) / f"fault-{index}"
+        if mark.exists():
+            continue
+        update, action = fault.split(":")
+        if number == int(update):
+            mark.parent.mkdir(exist_ok=True)
+            mark.touch()
+            if action == "hang":
+                time.sleep(3600)
+            for child in psutil.Process().children(recursive=True):
+                child.kill()
+        return
+
+
+def break_an_episode() -> None:
+    """Makes the planned episode's environment raise at its second step."""
+    planned = int(os.environ.get("PAW_FAIL_EPISODE", 0))
+    if not planned:
+        return
+    reset, step = AgentInterface.reset, AgentInterface.step
+    begun = itertools.count(1)
+    left: dict[int, int] = {}
+    """steps of the planned episode until it fails"""
+
+    def counted_reset(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if next(begun) == planned:
+            left[id(self)] = 2
+        return reset(self, *args, **kwargs)
+
+    def failing_step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        left[id(self)] = left.get(id(self), 0) - 1
+        if left[id(self)] == 0:
+            raise RuntimeError("the simulator crashed")
+        return step(self, *args, **kwargs)
+
+    AgentInterface.reset, AgentInterface.step = counted_reset, failing_step  # type: ignore[method-assign]

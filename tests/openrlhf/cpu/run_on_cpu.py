@@ -1,6 +1,7 @@
-"""Test only: `paw train RECIPE engine=openrlhf ...` on a machine without CUDA.
+"""Test only: `paw train smoke engine=openrlhf ...` on a machine without CUDA.
 
-usage: python run_on_cpu.py OUT [KEY=VALUE ...]; makes a tiny model in OUT/model where there is none.
+usage: python run_on_cpu.py OUT [KEY=VALUE ...], in the environment of `make test-openrlhf`; makes a tiny
+model in OUT/model where there is none.
 """
 
 from __future__ import annotations
@@ -10,13 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parents[2])]
 ENVIRONMENT = {
-    "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[2])]),
-    "DS_ACCELERATOR": "cpu",
-    "HF_HUB_OFFLINE": "1",
-    "OMP_NUM_THREADS": "1",
     "RAY_ENABLE_ZERO_COPY_TORCH_TENSORS": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     # idle workers would import torch and OpenRLHF on the few cores there are
@@ -37,6 +32,10 @@ SETTINGS = (
     "model.dtype=bfloat16",
     "model.attention=eager",
     "cloning.episodes=0",
+    "rollout.groups=2",
+    "rollout.group_size=4",
+    "objective.kl_coef=0",
+    "evaluation.every=0",
     "openrlhf.gpus_per_node=1",
     "openrlhf.colocate=none",
     "openrlhf.engines=1",
@@ -75,7 +74,7 @@ def make_model(folder: Path) -> None:
 
 
 def keep_attention(name: str | None) -> None:
-    """OpenRLHF's program packs with flash-attn only; torch's own attention keeps packed rows apart too."""
+    """OpenRLHF's program packs with flash-attn only; torch's own keeps packed rows apart too."""
     import openrlhf.utils
 
     upstream = openrlhf.utils.get_strategy
@@ -104,7 +103,6 @@ def main() -> None:
     settings = load_settings(
         "smoke", [*SETTINGS, f"out={out}", f"model.path={out / 'model'}", *overrides]
     )
-    passed = {k: v for k, v in os.environ.items() if k.startswith("PAW_")}
 
     def start_ray(settings: Settings) -> None:
         given: dict[str, Any] = {
@@ -113,7 +111,7 @@ def main() -> None:
             "include_dashboard": False,
             "object_store_memory": 200 * 2**20,
             "runtime_env": {
-                "env_vars": {**ENVIRONMENT, **passed, **worker_environment(settings)},
+                "env_vars": worker_environment(settings),
                 "worker_process_setup_hook": "paw_cpu_standin.install",
             },
         }
