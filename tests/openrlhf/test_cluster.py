@@ -218,7 +218,7 @@ def test_packed_prompts_of_one_rank_that_holds_all_of_a_split_model(out: Path) -
 
 
 def test_a_critic_learns_beside_the_policy(out: Path) -> None:
-    """PPO, dialogues, ZeRO-2, one rank; a vLLM engine dies, and the run goes on from its checkpoint."""
+    """PPO, dialogues, ZeRO-2, one rank; a vLLM engine dies."""
     _run(
         out,
         "name=ppo",
@@ -276,7 +276,7 @@ def test_a_broken_weight_update_stops_the_run(out: Path) -> None:
 
 
 def test_rollouts_beside_training_are_one_update_behind(out: Path) -> None:
-    """GRPO, dialogues, two engines, asynchronous; one dies, and the run goes on from its checkpoint."""
+    """GRPO, dialogues, two engines, asynchronous; one dies."""
     _run(
         out,
         "name=async",

@@ -78,7 +78,7 @@ def _made(
 
 
 def _turns(batches: list[Any]) -> Iterator[tuple[int, Any, torch.Tensor]]:
-    """Each transition, the micro-batch that it is in, and where in it; every one is in some."""
+    """Each transition, its micro-batch, and where in it; all are in some."""
     seen = set()
     for batch in batches:
         for number in batch.turn[batch.action].unique().tolist():
@@ -119,7 +119,7 @@ CASES = [
 def test_what_openrlhfs_actor_scores_is_worth_what_the_local_engine_finds(
     monkeypatch: pytest.MonkeyPatch, algorithm: str, conversation: bool, old: str
 ) -> None:
-    """Advantages, selected set and weights, from the forward passes of either engine (float32)."""
+    """By the forward passes of either engine, in float32."""
     # vLLM's own log-probabilities are an importance ratio already
     stale = ("openrlhf.max_staleness=1", "openrlhf.colocate=none") if old == "rollout" else ()
     changes = (f"algorithm.name={algorithm}", f"openrlhf.old_logprobs={old}", *stale)
@@ -185,7 +185,7 @@ def test_a_stale_batch_is_selected_by_the_policy_that_sampled_and_weighed_agains
 def test_openrlhfs_critic_teaches_what_the_local_engines_would(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, conversation: bool, level: str
 ) -> None:
-    """Advantages, value targets and old values, from the forward passes of either critic (float32)."""
+    """By the forward passes of either critic, in float32."""
     settings = _settings("algorithm.name=ppo", f"algorithm.level={level}", "algorithm.lam=0.9")
     policy = word_policy(["red"])
     policy.save(tmp_path)

@@ -210,7 +210,7 @@ def test_a_rollout_beside_training_knows_its_policy_and_its_place(
         versions.append(generator.taken.version)
         positions.append(checkpointed.state_dict())
     assert versions == [0, 7]
-    # behind what was learned from, not behind what was sampled: a resumed run samples the rest anew
+    # behind what was learned from: a resumed run samples the rest anew
     resumed = trainer.TakenRollouts(_loader(rows), generator)
     resumed.load_state_dict(positions[0])
     assert list(resumed.loader) == rows[3:]
@@ -240,7 +240,7 @@ def test_a_rollout_of_two_policies_is_not_learned_from(
 def _trainer(
     monkeypatch: pytest.MonkeyPatch, version: int | None = None, gap: float = 0.01
 ) -> tuple[Any, Any, list[str]]:
-    """A trainer, a rollout by the policy after so many updates, and what actors are asked to do."""
+    """A trainer, a rollout by the policy after so many updates, and a log of its actors."""
     beside = () if version is None else BESIDE
     generator = _generator(monkeypatch, 1, "openrlhf.gpus_per_node=1", *beside)
     [engine] = generator.vllm_engines

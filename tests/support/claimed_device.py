@@ -1,9 +1,8 @@
 """Tensors on the CPU that claim to be on a GPU: device faults and host syncs are found without one.
 
-Real values are computed. Under ``ClaimedGpu`` every tensor has a claimed place; an operation on tensors of
-different places, which CUDA would refuse, is recorded with the line of ours that asked for it. So is each
-operation for which a GPU's queue would have to drain (``item``, ``nonzero``, a boolean index ...). What C++
-code does by itself, backward passes included, is not seen.
+Values are real. Recorded are operations on tensors of different places, which CUDA would refuse, and those
+for which a GPU's queue would have to drain (``item``, a boolean index ...), each with the line of ours that
+asked for it; what C++ does by itself, backward passes included, is not seen.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ values = st.recursive(
 
 @st.composite
 def episodes(draw: st.DrawFn, said: st.SearchStrategy[str] = texts, fewest: int = 0) -> Episode:
-    """An episode of up to three steps, whose texts are from ``said`` and whose ids are plain."""
+    """Up to three steps, with texts from ``said`` and plain ids."""
     env_id, task_id, episode_id = draw(texts), draw(texts), draw(texts)
     transitions = [
         Transition(

@@ -144,7 +144,7 @@ def run_smoke(overrides: Sequence[str], kill_at: KillAt | None = None) -> Ended:
 
 
 def kill_before(name: str, calls: int) -> None:
-    """Has this process killed by the call of a function that comes after so many of it."""
+    """Has this process killed by a function's call that comes after so many."""
     module, *path, last = name.split(":")
     place = importlib.import_module(module)
     for part in path:

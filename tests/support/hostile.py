@@ -44,10 +44,7 @@ def byte_tokenizer() -> Any:
 
 
 def tiny_policy(max_positions: int = 4096, dtype: str = "float32", sharp: bool = False) -> Any:
-    """A policy of two small blocks with that tokenizer, the same weights each time.
-
-    ``sharp``: with weights so large that its choices are no ties.
-    """
+    """Two small blocks with that tokenizer; ``sharp``: with weights too large for ties."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 

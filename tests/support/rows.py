@@ -16,7 +16,6 @@ def token_row(
     """A row with an action and an observation, [start, end), for each of its transitions.
 
     Args:
-        ids: of the whole row.
         turns: the spans of each transition, in order; an empty span for nothing.
         logprob: of each action token.
         columns: further lists of the row.

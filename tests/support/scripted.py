@@ -11,7 +11,7 @@ Answers = Callable[[Request], str | Exception | Response]
 
 
 class ScriptedPolicy:
-    """Answers by a function of the request; an exception that it returns is the response's error."""
+    """Answers by a function of the request; an exception becomes the response's error."""
 
     chat = None
     trainable = False

@@ -21,7 +21,7 @@ from typing import Any
 
 
 def free_port() -> int:
-    """A port below those that systems give to connections, so that nobody gets it meanwhile."""
+    """A port below those that systems give away, so that nobody gets it meanwhile."""
     while True:
         with socket.socket() as probe, contextlib.suppress(OSError):
             port = 10_000 + secrets.randbelow(20_000)

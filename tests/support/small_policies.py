@@ -16,7 +16,7 @@ SMALL = {"hidden": 32, "layers": 1, "heads": 2, "kv_heads": 1, "intermediate": 6
 
 
 def word_policy(texts: Iterable[str], seed: int = 0, **size: int) -> LocalPolicy:
-    """A policy whose tokenizer has a token for each word of some texts; the smallest by default."""
+    """A policy, the smallest by default, with a token for each word of some texts."""
     tokenizer = word_tokenizer(list(texts))
     settings = ScratchModelSettings(**{**SMALLEST, **size})
     return LocalPolicy(scratch_model(settings, len(tokenizer), seed), tokenizer)

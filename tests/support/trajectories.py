@@ -19,13 +19,7 @@ def made_up(
     episodes: Sequence[tuple[int, int, float]] = EPISODES,
     tokens: range = range(5, 60),
 ) -> list[Any]:
-    """Two groups of two episodes of 1 to 3 steps, in conversation or window mode.
-
-    Args:
-        conversation: whether an episode is one row.
-        episodes: the group, the steps and the last reward of each.
-        tokens: of which the texts are.
-    """
+    """Episodes of (group, steps, last reward), each one row of tokens in conversation mode."""
     generator = torch.Generator().manual_seed(1)
 
     def some(n: int) -> list[int]:
