@@ -24,8 +24,11 @@ settings.load_profile("paw")
 
 ROOT = Path(__file__).resolve().parents[1]
 
+collect_ignore = []
 if find_spec("torch") is None:  # tests of the policies
-    collect_ignore = ["agents", "retrieval", "search_qa", "train", "viewer"]
+    collect_ignore += ["agents", "cli", "retrieval", "search_qa", "train", "viewer"]
+if find_spec("fastapi") is None:  # and of what the extra `server` serves
+    collect_ignore += ["cli", "env_servers", "gateway", "viewer"]
 
 EXTRAS = {
     "paw_gym/BabyAI-v0": ("minigrid", "babyai"),
@@ -44,8 +47,6 @@ FEW_TASKS: dict[str, dict[str, Any]] = {
 
 SLOW = {"paw_gym/ScienceWorld-v0"}
 """environments with which a check of hundreds of episodes takes minutes; they have tests of their own"""
-
-
 ORIGINAL = {"paw_gym/TextWorld-v0": pytest.mark.original}
 """environments whose package takes a compiler: make test-original"""
 

@@ -1,32 +1,57 @@
-"""What one client could do to all the others: each request that stalled a server, and who may not ask."""
+"""What every server promises in its OpenAPI document, what stalled one, and who may not ask."""
 
 from __future__ import annotations
 
 import asyncio
 import http.client
 import json
+import random
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
-from servers import RunningServer
-
-pytest.importorskip("fastapi", reason="fastapi is not installed: pip install '.[server]'")
-pytest.importorskip("prometheus_client", reason="the extra server is not installed")
-
 import uvicorn
+from click.testing import CliRunner
 from pydantic import ValidationError
+from servers import RunningServer, in_thread
 from starlette.testclient import TestClient
 
+import env_servers.gateway
+import env_servers.retrieval
+import env_servers.webshop
 from env_servers import application
+from env_servers.gate import Gate
+from paw_gym.retrieval import make_retriever
 from paw_train.viewer.app import create_app as create_viewer
 
-from .test_contracts import ADDRESS, JSON, SERVERS, TOKEN, made
+from .conftest import Client, exchange, strange_json, strange_word
+
+TOKEN = "a-token-of-the-tests"
+ADDRESS = "http://127.0.0.1"
+JSON = {"Content-Type": "application/json"}
+SERVERS = ("gateway", "retriever", "webshop")
+PASSAGES = [(f"p{i}", f'"Title {i}"\nword{i} text') for i in range(50)]
+
+
+def made(server: str, token: str | None = TOKEN) -> Gate:
+    if server == "gateway":
+        offer = env_servers.gateway.Offer(frozenset({"paw_gym/SearchQA-v0"}))
+        limits = env_servers.gateway.Limits(workers=1)
+        tokens = [] if token is None else [token]
+        return env_servers.gateway.create_app(offer, limits, tokens=tokens)
+    if server == "retriever":
+        found = make_retriever("bm25", corpus=PASSAGES)
+        return env_servers.retrieval.create_app(found, token=token)
+    return env_servers.webshop.create_app(token=token)
+
 
 KEY = {"X-PaW-Client": "a key of the tests"}
 SHOWN = {"Authorization": f"Bearer {TOKEN}"}
@@ -46,8 +71,6 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 every_server = pytest.mark.parametrize("server", ALL, indirect=True)
 
 
-# --- what is wrong costs no more than what is right --------------------------------------------------
-
 MANY = 8_000
 MEMBERS = {str(number): [] for number in range(MANY)}
 OPEN = {"op": "open", "env_id": "x", "kwargs": MEMBERS}
@@ -62,7 +85,6 @@ WRONG: dict[str, tuple[str, str, Any]] = {
     "typed queries": ("retriever", "/v1/search", {"queries": [1] * MANY}),
     "contexts": ("retriever", "/v1/search", {"queries": [], "contexts": [{}] * MANY}),
 }
-"""server, path and body, of which all parts of one kind are wrong"""
 
 
 @pytest.mark.parametrize("attack", WRONG)
@@ -96,31 +118,12 @@ def test_braces_and_colons_in_texts_are_no_members() -> None:
     assert answer.status_code == 200
 
 
-# --- what is refused is not read ---------------------------------------------------------------------
-
-
 def _asked(
     app: Any, path: str, headers: list[tuple[str, str]], method: str = "POST"
 ) -> tuple[int, int]:
-    """The status of a request with a body, and how often a piece of the body was asked for."""
-    read, sent = [0], []
-
-    async def receive() -> Any:
-        read[0] += 1
-        return {"type": "http.request", "body": b"{}", "more_body": False}
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    scope = {
-        "type": "http", "method": method, "path": path, "query_string": b"", "scheme": "http",
-        "headers": [(name.lower().encode(), value.encode()) for name, value in headers],
-        "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80), "http_version": "1.1",
-        "raw_path": path.encode(), "root_path": "",
-    }  # fmt: skip
-    asyncio.run(app(scope, receive, send))
+    sent, read = asyncio.run(exchange(app, method, path, headers))
     assert (b"connection", b"close") in sent[0]["headers"]
-    return sent[0]["status"], read[0]
+    return sent[0]["status"], read
 
 
 @every_server
@@ -129,6 +132,8 @@ def _asked(
     [({"authorization": None}, 401), ({"authorization": "Bearer wrong"}, 401),
      ({"authorization": f"Bearer {TOKEN[:-1]}"}, 401), ({"authorization": f"Bearer {TOKEN[:1]}"}, 401),
      ({"authorization": f"Bearer {TOKEN}x"}, 401), ({"authorization": "Bearer "}, 401),
+     ({"authorization": "Basic bm9wZQ=="}, 401), ({"authorization": "Basic %%%"}, 401),
+     ({"authorization": TOKEN}, 401), ({"authorization": f"Digest {TOKEN}"}, 401),
      ({"cookie": "paw-80=", "authorization": None}, 401),
      ({"host": None}, 421), ({"host": "evil.example"}, 421), ({"host": "127.0.0.1.evil.example"}, 421),
      ({"origin": "http://evil.example"}, 403), ({"origin": "null"}, 403),
@@ -147,22 +152,20 @@ def test_a_refused_request_is_not_read(
 
 @every_server
 def test_two_headers_host_are_one_too_many(server: Any) -> None:
-    headers = [
-        ("host", "127.0.0.1"),
-        ("host", "evil.example"),
-        ("authorization", f"Bearer {TOKEN}"),
-    ]
-    for given in (headers, [headers[1], headers[0], headers[2]]):
-        assert _asked(server, "/metrics", given, "GET") == (421, 0)
+    hosts = [("host", "127.0.0.1"), ("host", "evil.example")]
+    for given in (hosts, hosts[::-1]):
+        headers = [*given, ("authorization", f"Bearer {TOKEN}")]
+        assert _asked(server, "/metrics", headers, "GET") == (421, 0)
 
 
 @every_server
-def test_a_page_of_its_own_may_ask(server: Any) -> None:
-    web = TestClient(server, ADDRESS, headers={**SHOWN, "Origin": ADDRESS})
+def test_who_shows_the_token_may_ask_and_so_may_a_page_of_its_own(server: Any) -> None:
+    web = TestClient(server, ADDRESS, headers={"Origin": ADDRESS})
+    asked = web.get("/no/such/place")
+    assert asked.status_code == 401 and asked.headers["www-authenticate"].startswith("Basic")
     assert web.get("/health").status_code == 200
-
-
-# --- the link with the token -------------------------------------------------------------------------
+    assert web.get("/no/such/place", headers=SHOWN).status_code == 404
+    assert web.get("/no/such/place", auth=("anybody", TOKEN)).status_code == 404
 
 
 @every_server
@@ -192,9 +195,6 @@ def test_there_is_no_websocket(server: Any) -> None:
     scope = {"type": "websocket", "path": "/v1/calls", "headers": headers, "server": None}
     asyncio.run(server(scope, None, send))
     assert [message["type"] for message in sent] == ["websocket.close"]
-
-
-# --- connections -------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -235,7 +235,6 @@ def _connected(port: int, *, text: bytes = b"") -> socket.socket:
 
 
 def _rest(connection: socket.socket) -> bytes:
-    """All that the server still says; ends when it closes the connection."""
     said = b""
     try:
         while part := connection.recv(1 << 16):
@@ -303,3 +302,124 @@ def test_what_does_not_arrive_is_not_waited_for(text: bytes) -> None:
             assert b"408" in _rest(connection)
         # one that a busy machine holds up between its connection and its request is cut off, too
         assert 200 in (_health(port) for _ in range(20))
+
+
+PATHS = {
+    "retriever": "/retrieve /v1/search /retrieve /v1/search /v1/info /x //",
+    "webshop": "/ /shop /shop/{s} /shop/{s}/results /shop/{s}/item/{a} /shop/{s}/item/{a}/features "
+    "/shop/{s}/buy/{a} /shop/{s}/done /shop/{s}/leave /style.css /health /metrics /v1/calls /v1/calls",
+}
+NAMES = (
+    "queries", "topk", "top_k", "return_scores", "contexts", "question", "calls", "op", "env_id", "kwargs",
+    "seed", "options", "action", "session", "at", "what", "steps", "q",
+)  # fmt: skip
+QUERIES = ["word4"], ["\ud800"], [""], ["a\x00b"], ["text"] * 9, ["y"] * 300, [None, {}]
+
+
+@pytest.mark.parametrize("server", PATHS)
+def test_three_thousand_malformed_requests_never_fail(server: str) -> None:
+    rng, seen, live = random.Random(0), Counter[int](), [""]
+    with Client(made(server, None)) as client:
+        for number in range(3_000):
+            if server == "webshop" and number % 500 == 0:  # some of them close it
+                live = [client.enter().rpartition("/")[2] for _ in "12"]
+            session, asin = (quote(strange_word(rng), safe="", errors="replace") for _ in "sa")
+            path = rng.choice(PATHS[server].split()).replace("{s}", rng.choice([*live, session]))
+            path = path.replace("{a}", asin)
+            if rng.random() < 0.3:
+                path += f"?q={strange_word(rng)}&{strange_word(rng)}=1"
+            body = strange_json(rng, NAMES)
+            if rng.random() < 0.4:
+                body = {"topk": 2, strange_word(rng): body, "queries": rng.choice(QUERIES)}
+            text = json.dumps(body).encode() if rng.random() < 0.99 else b"[" * 100_000
+            if rng.random() < 0.3:
+                cut, more = rng.randrange(len(text) + 1), rng.randbytes(rng.randint(0, 9))
+                text = text[:cut] + more + text[cut + rng.randint(0, 3) :]
+            (method,) = rng.choices(["POST", "GET", "PUT", "HEAD", "BREW", ""], [9, 3, 1, 1, 1, 1])
+            strange = {rng.choice(("content-type", "content-length", "cookie")): "x\x80y"}
+            headers = strange if rng.random() < 0.2 else {}
+            status = client(method, path.encode("utf-8", "replace").decode(), text, headers)[0]
+            assert status < 500, (method, path, text[:300], headers)
+            seen[status] += 1
+        assert client.json("GET", "/health")["status"] == "ok"
+    assert seen[200] > 100 and seen[422] > 300
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("server", SERVERS)
+def test_a_server_does_what_its_document_says(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All checks of Schemathesis, with a fixed seed: boundary values, random requests, and sequences."""
+    cli = pytest.importorskip("schemathesis.cli", reason="pip install '.[dev]'")
+    settings = Path(__file__).resolve().with_name("schemathesis.toml")
+    monkeypatch.chdir(tmp_path)  # it keeps what failed, and would begin with that the next time
+    with in_thread(made(server)) as url:
+        ran = CliRunner().invoke(
+            cli.schemathesis,
+            ["--config-file", str(settings), "run", f"{url}/openapi.json", "--checks", "all",
+             "--header", f"Authorization: Bearer {TOKEN}", "--seed", "1", "--max-examples", "5",
+             "--generation-database", "none", "--no-color"],
+        )  # fmt: skip
+    assert ran.exit_code == 0, ran.output[-5000:]
+    assert "Coverage" in ran.output and "Fuzzing" in ran.output
+
+
+BODIES = {
+    "gateway": ("/v1/calls", b'{"calls": [{"op": "no such"}]}'),
+    "retriever": ("/retrieve", b'{"queries": 3}'),
+    "webshop": ("/v1/calls", b'{"calls": 3}'),
+}
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_every_error_is_problem_details(server: str) -> None:
+    path, malformed = BODIES[server]
+    web = TestClient(made(server), ADDRESS, headers={**JSON, **SHOWN, **KEY})
+    huge = b"x" * ((16 << 20) + 1)
+    for status, answer in (
+        (401, web.post(path, content=malformed, headers={"Authorization": "Bearer wrong"})),
+        (404, web.get("/no/such/place")),
+        (405, web.put(path)),
+        (413, web.post(path, content=huge)),
+        (422, web.post(path, content=malformed)),
+        (422, web.post(path, content=b"{")),
+        (422, web.post(path, content=b"[" * 100_000)),
+    ):
+        assert answer.status_code == status
+        assert answer.headers["content-type"] == "application/problem+json"
+        content = answer.json()
+        assert content["type"] == "about:blank" and content["status"] == status
+        assert content["title"] == HTTPStatus(status).phrase
+        assert content["detail"].endswith(".") or status == 422
+        assert content["instance"] == ("/no/such/place" if status == 404 else path)
+    mistakes = web.post(path, content=malformed).json()["errors"]
+    assert mistakes[0]["pointer"].split("/")[1] in ("calls", "queries")
+    assert "POST" in web.put(path).headers["allow"]
+
+
+def test_what_fails_inside_is_no_page_of_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = made("retriever", None)
+    with TestClient(app, ADDRESS, raise_server_exceptions=False) as web:
+        monkeypatch.setattr("env_servers.retrieval.app._check", lambda *arguments: 1 / 0)
+        answer = web.post("/retrieve", json={"queries": ["a"]})
+    assert answer.status_code == 500 and answer.json()["detail"].startswith("The server failed")
+    assert "ZeroDivision" not in answer.text
+
+
+def test_whole_numbers_may_be_written_as_json_lets_them() -> None:
+    with TestClient(made("retriever", None), ADDRESS, headers=JSON) as web:
+        body = b'{"queries": ["text"], "topk": 2.0}'
+        assert len(web.post("/retrieve", content=body).json()["result"][0]) == 2
+        assert web.post("/retrieve", content=body.replace(b"2.0", b'"2"')).status_code == 422
+        assert web.post("/retrieve", content=body.replace(b"2.0", b"2.5")).status_code == 422
+
+
+def test_the_document_needs_the_token_and_says_so() -> None:
+    web = TestClient(made("gateway"), ADDRESS)
+    assert web.get("/openapi.json").status_code == 401
+    with_token = web.get("/openapi.json", headers=SHOWN).json()
+    assert with_token["paths"]["/v1/calls"]["post"]["security"] == [{"bearer": []}, {"basic": []}]
+    without = json.loads(TestClient(made("gateway", None), ADDRESS).get("/openapi.json").text)
+    assert without["paths"]["/v1/calls"]["post"]["security"] == [{"client": []}]
+    assert "401" not in without["paths"]["/health"]["get"]["responses"]

@@ -42,7 +42,6 @@ async def refused(client: Client, tool: str, **arguments: Any) -> str:
 
 
 async def play(client: Client) -> None:
-    """Plays an episode to success beside one in process, which gives the actions."""
     here = make_text_env(ENV, **KWARGS)
     task_id = here.unwrapped.tasks.ids[2]
     first, _ = here.reset(seed=4, options={"task_id": task_id})

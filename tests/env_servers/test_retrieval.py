@@ -14,24 +14,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
-from servers import in_thread
-
-pytest.importorskip("fastapi", reason="fastapi is not installed: pip install '.[server]'")
-
+from servers import in_thread, wait_until
 from starlette.testclient import TestClient
 
 from env_servers.retrieval import Batcher, Limits, create_app
 from paw_gym import make_agent_env
-from paw_gym.retrieval import (
-    Corpus,
-    Hit,
-    RemoteRetriever,
-    RetrieverError,
-    SearchContext,
-    make_retriever,
-)
+from paw_gym.retrieval import Hit, RemoteRetriever, RetrieverError, SearchContext, make_retriever
 
 PASSAGES = [(f"p{i}", f'"Title {i}"\nword{i} word{i // 2} common text') for i in range(200)]
 
@@ -91,54 +82,44 @@ def test_the_format_of_search_r1_with_and_without_scores() -> None:
         [hit.score for hit in row] for row in expected
     ]
     assert [[e["document"] for e in row] for row in with_scores] == without
+    contents = expected[0][0].contents
+    title, _, text = contents.partition("\n")
     assert without[0][0] == {
-        "id": "p8",
-        "title": "Title 8",
-        "text": "word8 word4 common text",
-        "contents": '"Title 8"\nword8 word4 common text',
-    } or without[0][0]["id"] in ("p4", "p8", "p9")
-    assert [len(row) for row in default] == [3]
-
-
-def test_the_typed_format() -> None:
-    retriever = make_retriever("bm25", corpus=PASSAGES)
-    with client(retriever, name="bm25") as web:
-        answer = web.post("/v1/search", json={"queries": ["word4", ""], "top_k": 1}).json()
-        info = web.get("/v1/info").json()
-        health = web.get("/health").json()
-        metrics = web.get("/metrics").text
-    hit = retriever.search(["word4"], 1)[0][0]
-    assert answer == {
-        "results": [
-            {
-                "query": "word4",
-                "hits": [{"id": hit.id, "contents": hit.contents, "score": hit.score}],
-            },
-            {"query": "", "hits": []},
-        ]
+        "id": expected[0][0].id,
+        "title": title.strip('"'),
+        "text": text,
+        "contents": contents,
     }
-    assert (info["fingerprint"], info["retriever"]) == (retriever.fingerprint, "bm25")
-    assert health["status"] == "ok"
-    assert "retrieval_queries_total 2.0" in metrics and "retrieval_batch_queries_count" in metrics
+    assert [len(row) for row in default] == [3]
 
 
 def test_the_remote_retriever_finds_what_the_local_one_finds() -> None:
     local = make_retriever("bm25", corpus=PASSAGES)
     queries = [f"word{i} common" for i in range(100)]
-    with running(local) as url:
+    with running(local, name="bm25") as url:
         remote = make_retriever(url, batch_size=7)
         plain = RemoteRetriever(f"{url}/retrieve")
         assert remote.search(queries, 4) == plain.search(queries, 4) == local.search(queries, 4)
+        assert remote.search([""], 4) == [[]]
         assert remote.fingerprint == local.fingerprint
+        with urlopen(f"{url}/v1/info") as info, urlopen(f"{url}/metrics") as metrics:
+            assert json.load(info)["retriever"] == "bm25"
+            numbers = metrics.read().decode()
+    assert "retrieval_queries_total 201.0" in numbers and "retrieval_batch_queries_count" in numbers
 
 
-def test_a_simulated_engine_behind_the_server_is_told_the_progress_of_training() -> None:
+def test_a_simulated_engine_is_told_the_question_and_the_progress_of_training() -> None:
+    """The same query under two questions: neither may be shown the other's golden answer."""
     retriever = make_retriever("simulated", writer="script", curriculum={"end": 1.0})
     with running(retriever) as url:
         remote = make_retriever(url)
-        for progress, useful in ((0.0, True), (1.0, False), (None, True)):
-            context = SearchContext("Who made the bell?", ("Ann Lee",), 5, progress)
-            assert ("Ann Lee" in remote.search(["bell"], 1, [context])[0][0].contents) is useful
+        for question, answer, progress, useful in (
+            ("Who made the bell?", "Ann Lee", 0.0, True),
+            ("Who made the bell?", "Ann Lee", 1.0, False),
+            ("Where is the bell?", "Rome", None, True),
+        ):
+            context = SearchContext(question, (answer,), 5, progress)
+            assert (answer in remote.search(["bell"], 1, [context])[0][0].contents) is useful
     assert retriever.searches == 1
 
 
@@ -211,7 +192,10 @@ def test_too_many_are_sent_away() -> None:
     echo = Echo()
     echo.let.clear()
     answers: list[tuple[int, str | None]] = []
-    with running(echo, max_batch=1, threads=1, max_pending=3) as url:
+    with (
+        running(echo, max_batch=1, threads=1, max_pending=3) as url,
+        ThreadPoolExecutor(8) as threads,
+    ):
 
         def ask() -> None:
             connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)
@@ -219,14 +203,10 @@ def test_too_many_are_sent_away() -> None:
             answer = connection.getresponse()
             answers.append((answer.status, answer.getheader("Retry-After")))
 
-        threads = [threading.Thread(target=ask) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        while len(answers) < 5:
-            time.sleep(0.01)
+        for _ in range(8):
+            threads.submit(ask)
+        wait_until(lambda: len(answers) == 5)
         echo.let.set()
-        for thread in threads:
-            thread.join()
     assert answers == [(429, "1")] * 5 + [(200, None)] * 3
 
 
@@ -248,16 +228,10 @@ def test_a_broken_retriever_is_told_and_does_not_stay_broken() -> None:
         ("/retrieve", {"queries": "one"}, "queries: Input should be a valid"),
         ("/v1/search", {"queries": [1]}, "queries.0"),
         ("/retrieve", {"queries": ["a"], "topk": 0}, "top_k is 1 to 100, got 0"),
-        ("/retrieve", {"queries": ["a"], "topk": 10**30}, "top_k is 1 to 100"),
         ("/retrieve", {"queries": ["a"] * 5}, "at most 4 queries, got 5"),
         ("/v1/search", {"queries": ["a" * 51]}, "at most 50 characters, got 51"),
         ("/v1/search", {"queries": ["a"], "contexts": []}, "1 queries came with 0 contexts"),
         ("/v1/search", {"queries": ["a"], "contexts": [{}]}, "contexts.0.question"),
-        (
-            "/v1/search",
-            {"queries": ["a"], "contexts": [{"question": "q", "progress": 2}]},
-            "contexts.0.progress",
-        ),
     ],
 )
 def test_requests_out_of_bounds_are_refused(path: str, body: Any, says: str) -> None:
@@ -282,64 +256,6 @@ def test_a_whole_training_batch_comes_in_one_request() -> None:
     assert max(echo.calls) == 100 and sum(echo.calls) == 1_278
 
 
-def fuzzed(rng: random.Random) -> tuple[str, str, bytes]:
-    """A request that is mostly nonsense."""
-    values: list[Any] = [
-        None, True, -1, 0, 3, 10**40, 1e308, "", "word4", "\x00", "\ud800", "🙂" * 9, [], {}, [[]],
-        ["a", None], ["word1", "the", "\udfff x"], {"a": 1}, "x" * 5000, ["y"] * 300, float("inf"),
-    ]  # fmt: skip
-    keys = ["queries", "topk", "top_k", "return_scores", "contexts", "query", "", "🙂"]
-    body: Any = {key: rng.choice(values) for key in rng.sample(keys, rng.randint(0, 5))}
-    if rng.random() < 0.5:
-        body["queries"] = rng.choice([["word4"], ["\ud800"], [""], ["a\x00b"], ["common"] * 9])
-    text = json.dumps(rng.choice([body, body, body, rng.choice(values)])).encode()
-    if rng.random() < 0.3:
-        cut = rng.randrange(len(text) + 1)
-        text = text[:cut] + rng.randbytes(rng.randint(0, 9)) + text[cut + rng.randint(0, 3) :]
-    if rng.random() < 0.01:
-        text = b"[" * 100_000
-    method = rng.choices(["POST", "GET", "PUT", "DELETE"], [9, 1, 1, 1])[0]
-    path = rng.choice(
-        ["/retrieve", "/v1/search", "/retrieve", "/v1/search", "/v1/info", "/x", "//"]
-    )
-    return method, path, text
-
-
-@pytest.mark.slow
-def test_three_thousand_fuzzed_requests_never_break_the_server() -> None:
-    rng = random.Random(0)
-    retriever = make_retriever("bm25", corpus=Corpus.open(PASSAGES))
-    statuses: dict[int, int] = {}
-    with client(retriever) as web:
-        for _ in range(3_000):
-            method, path, text = fuzzed(rng)
-            answer = web.request(method, path, content=text, headers=JSON)
-            statuses[answer.status_code] = statuses.get(answer.status_code, 0) + 1
-            assert answer.status_code < 500, (method, path, text[:300], answer.text)
-        good = web.post("/retrieve", json={"queries": ["word4"], "topk": 1})
-    assert good.status_code == 200
-    assert statuses[200] > 140 and statuses[422] > 1_000
-
-
-def test_an_episode_over_the_server_and_after_its_end() -> None:
-    from paw_gym.envs.search_qa.synthetic import world_corpus
-
-    local = make_retriever("bm25", corpus=world_corpus(0, "easy", 300))
-    with running(local) as url:
-        remote = make_retriever(url, attempts=2, wait=lambda seconds: None)
-        agent = make_agent_env(
-            "paw_gym/SearchQA-v0", retriever=remote, difficulty="easy", num_passages=300
-        )
-        agent.reset(seed=1)
-        search, answer = agent.reference_solution()
-        *_, info = agent.step(search)
-        assert info["retrieved"] and not info["retrieval_failed"]
-    *_, info = agent.step(search)
-    assert info["retrieval_failed"] and "did not answer" in info["retrieval_error"]
-    *_, info = agent.step(answer)
-    assert info["success"] and info["transition"].info["retrieval_failed"]
-
-
 @pytest.mark.slow
 def test_a_server_that_is_killed_in_an_episode(serve: Any, tmp_path: Path) -> None:
     """`kill -9`: started again while the client retries, nothing is lost; else the episode is marked."""
@@ -356,12 +272,8 @@ def test_a_server_that_is_killed_in_an_episode(serve: Any, tmp_path: Path) -> No
     agent = make_agent_env("paw_gym/SearchQA-v0", retriever=remote, num_passages=300)
     agent.reset(seed=1)
     marks = []
-    for word, kill, revive[0] in (
-        ("word1", False, True),
-        ("word2", True, True),
-        ("word3", True, False),
-    ):
-        if kill:
+    for word, revive[0] in (("word1", True), ("word2", True), ("word3", False)):
+        if word != "word1":
             server.stop(signal.SIGKILL)
         *_, info = agent.step(f"<think>.</think><search>{word}</search>")
         marks.append((info["retrieved"], info["retrieval_failed"]))
@@ -369,13 +281,3 @@ def test_a_server_that_is_killed_in_an_episode(serve: Any, tmp_path: Path) -> No
     assert "did not answer" in info["transition"].next_observation
     *_, info = agent.step("<think>.</think><answer>word</answer>")
     assert info["retrieval_failed"] and info["transition"].info["retrieval_failed"]
-
-
-def test_a_simulated_engine_keeps_questions_apart() -> None:
-    """The same query under two questions: neither may be shown the other's golden answer."""
-    asked = (("Who made the bell?", "Ann Lee"), ("Where is the bell?", "Rome"))
-    with running(make_retriever("simulated", writer="script")) as url:
-        remote = make_retriever(url)
-        for question, answer in asked:
-            found = remote.search(["bell"], 1, [SearchContext(question, (answer,))])
-            assert answer in found[0][0].contents

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import http.client
 import json
 import logging
 import signal
 import socket
-from contextlib import ExitStack
+import subprocess
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-
-pytest.importorskip("uvicorn", reason="the extra server is not installed")
-
 import uvicorn
+from servers import free_port, wait_until
 
 from env_servers import service
 from env_servers.service import ServiceSettings, address_of, bound_sockets
@@ -104,9 +106,8 @@ def test_a_new_token_is_kept_while_the_service_runs(
         found = own_token(f"http://127.0.0.1:{sockets[0].getsockname()[1]}")
         patience = server.config.timeout_graceful_shutdown, server._drain_seconds
         seen.append((found, own.level, *patience))
-        assert (server.config.proxy_headers, server.config.access_log, theirs.propagate) == (
-            False,
-        ) * 3
+        kept_out = server.config.proxy_headers, server.config.access_log, theirs.propagate
+        assert kept_out == (False, False, False)
         assert theirs.level == logging.INFO
         assert isinstance(own.handlers[0].formatter, service.JsonLines)
 
@@ -130,8 +131,69 @@ def test_a_new_token_is_kept_while_the_service_runs(
 def test_a_service_finishes_first_and_ends_at_the_second_signal(
     signals: str, done: bool, seconds: float, ends: bool, at_once: bool
 ) -> None:
-    server = service._Server(uvicorn.Config(None), ExitStack(), lambda: lambda: done, seconds)  # type: ignore[arg-type]
+    server = service._Server(
+        uvicorn.Config(None), contextlib.ExitStack(), lambda: lambda: done, seconds
+    )  # type: ignore[arg-type]
     for name in signals.split():
         server.handle_exit(signal.Signals[f"SIG{name}"], None)
     assert server.should_exit is at_once
     assert asyncio.run(server.on_tick(1)) is ends
+
+
+SLOW = """
+import sys, time
+from env_servers.retrieval import create_app
+from env_servers.service import ServiceSettings, run
+from paw_gym.retrieval import Hit
+
+class Slow:
+    fingerprint, wants_contexts = "slow", False
+    def search(self, queries, top_k=3, contexts=None):
+        print("searching", flush=True)
+        time.sleep(seconds)
+        return [[Hit("p", query, 1.0)] for query in queries]
+
+port, seconds, drain = map(float, sys.argv[1:])
+run(create_app(Slow()), ServiceSettings(port=int(port)), drain_seconds=drain)
+"""
+
+
+@contextlib.contextmanager
+def stopped(
+    seconds: float, drain: float = 30.0
+) -> Iterator[tuple[http.client.HTTPResponse, subprocess.Popen[str]]]:
+    port = free_port()
+    command = [sys.executable, "-c", SLOW, *map(str, (port, seconds, drain))]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        wait_until(lambda: _connects(connection), "the server starts")
+        kind = {"Content-Type": "application/json"}
+        connection.request("POST", "/v1/search", json.dumps({"queries": ["a"]}), kind)
+        assert server.stdout is not None and server.stdout.readline() == "searching\n"
+        server.send_signal(signal.SIGTERM)
+        yield connection.getresponse(), server
+    finally:
+        server.kill()
+        server.communicate()
+
+
+def _connects(connection: http.client.HTTPConnection) -> bool:
+    with contextlib.suppress(OSError):
+        connection.connect()
+    return connection.sock is not None
+
+
+def test_what_is_being_answered_is_finished() -> None:
+    with stopped(6.5) as (answer, _):
+        assert answer.status == 200
+        assert json.loads(answer.read())["results"][0]["hits"][0]["id"] == "p"
+
+
+def test_what_takes_too_long_is_told_so_and_does_not_keep_the_server_up() -> None:
+    with stopped(600, 0.5) as (answer, server):
+        assert answer.status == 503 and int(answer.headers["retry-after"]) > 0
+        assert answer.headers["content-type"] == "application/problem+json"
+        problem = json.loads(answer.read())
+        assert "stopped" in problem["detail"] and problem["instance"] == "/v1/search"
+        assert server.wait(timeout=120) == -signal.SIGTERM

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-pytest.importorskip("fastapi", reason="the extra server is not installed")
-pytest.importorskip("prometheus_client", reason="the extra server is not installed")
+from paw_gym.envs.webshop.env import WebShopEnv
 
 
-def task_and_solution(split: str) -> tuple[str, list[str]]:
-    """A task with an option, and what to do for it."""
-    from paw_gym.envs.webshop.env import WebShopEnv
-
-    env = WebShopEnv(split=split)
+def task_and_solution(env: WebShopEnv) -> tuple[str, list[str]]:
     for index in range(len(env.tasks)):
         env.reset(options={"task_index": index})
         actions = env.reference_solution()
@@ -26,10 +18,10 @@ def task_and_solution(split: str) -> tuple[str, list[str]]:
     raise AssertionError("no such task")
 
 
-def test_a_purchase_by_mouse_and_keyboard(serve: Any, browser: Any, tmp_path: Path) -> None:
+def test_a_purchase_by_mouse_and_keyboard(serve: Any, browser: Any) -> None:
     server = serve("webshop")
-    shots = Path(os.environ.get("PAW_SCREENSHOTS") or tmp_path)
-    task_id, actions = task_and_solution("test")
+    env = WebShopEnv(split="test")
+    task_id, actions = task_and_solution(env)
     words, asin = actions[0][7:-1], actions[1][6:-1].upper()
     first, second = (action[6:-1] for action in actions[2:4])
 
@@ -37,17 +29,14 @@ def test_a_purchase_by_mouse_and_keyboard(serve: Any, browser: Any, tmp_path: Pa
     browser.run("document.querySelector('#split').value = 'test'")
     browser.click("#task_id")
     browser.type(task_id)
-    browser.screenshot(shots / "1-home.png")
     browser.key("Enter")
     # the search field has the focus: typing needs no click
     browser.wait_for("document.activeElement && document.activeElement.id === 'search_input'")
     instruction = browser.run("document.querySelector('#instruction').textContent")
-    browser.screenshot(shots / "2-search.png")
     browser.type(words)
     browser.key("Enter")
     browser.wait_for("document.querySelectorAll('.item').length > 0")
     results = browser.run("location.href")
-    browser.screenshot(shots / "3-results.png")
 
     browser.click(f'a[data-asin="{asin}"]')
     browser.wait_for("document.querySelectorAll('.chip').length > 1")
@@ -73,15 +62,12 @@ def test_a_purchase_by_mouse_and_keyboard(serve: Any, browser: Any, tmp_path: Pa
     browser.click(".tabs a:nth-child(2)")
     browser.wait_for("document.querySelector('.tabs a[aria-current]') !== null")
     assert sorted(browser.run(checked)) == sorted([first, second])
-    browser.screenshot(shots / "4-item.png")
     browser.size(400, 860)
-    browser.screenshot(shots / "5-item-phone.png")
     assert browser.run("document.documentElement.scrollWidth <= window.innerWidth")
     browser.size(1200, 900)
 
     browser.click("#buy")
     score = browser.wait_for("document.querySelector('#score')?.textContent")
-    browser.screenshot(shots / "6-score.png")
     browser.reload()
     assert browser.run("document.querySelector('#score').textContent") == score
     # what is bought is bought: going back and buying again leads to the same score
@@ -92,9 +78,6 @@ def test_a_purchase_by_mouse_and_keyboard(serve: Any, browser: Any, tmp_path: Pa
         browser.click("#buy")
     assert browser.wait_for("document.querySelector('#score')?.textContent") == score
 
-    from paw_gym.envs.webshop.env import WebShopEnv
-
-    env = WebShopEnv(split="test")
     _, info = env.reset(options={"task_id": task_id})
     assert info["instruction"] == instruction
     for action in (actions[0], actions[1], f"click[{first}]", f"click[{second}]", "click[buy now]"):

@@ -4,16 +4,20 @@ import importlib
 import json
 import os
 import socket
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from servers import RunningServer
+from servers import RunningServer, starting
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+importlib.import_module("troubles")  # registers its environments here, too
 
 
 class RunningGateway(RunningServer):
@@ -31,10 +35,7 @@ class RunningGateway(RunningServer):
     def ask(
         self, method: str, path: str, body: Any = None, key: str = "k" * 16, **headers: str
     ) -> tuple[int, Any, dict[str, str]]:
-        """Status, JSON and headers of an answer."""
-        data = (
-            None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
-        )
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         given = {"Content-Type": "application/json", **headers}
         if key:
             given["X-PaW-Client"] = key
@@ -53,7 +54,6 @@ class RunningGateway(RunningServer):
     def calls(
         self, *calls: dict[str, Any], key: str = "k" * 16, **headers: str
     ) -> list[dict[str, Any]]:
-        """The results of several calls."""
         status, content, _ = self.ask("POST", "/v1/calls", {"calls": calls}, key, **headers)
         assert status == 200, content
         return content["results"]  # type: ignore[no-any-return]
@@ -73,16 +73,19 @@ class RunningGateway(RunningServer):
         return result
 
     def number(self, name: str) -> float:
-        """A metric."""
         text = self.ask("GET", "/metrics")[1]
         return float(next(line for line in text.splitlines() if line.startswith(name)).split()[1])
 
     def workers(self) -> list[int]:
-        """Process ids of its workers."""
-        path = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-        if not path.exists():
-            pytest.skip("needs /proc to find the workers")
-        return [int(pid) for pid in path.read_text().split()]
+        return children(self.process.pid)
+
+
+def children(process: int) -> list[int]:
+    found: list[int] = []
+    for listed in Path(f"/proc/{process}/task").glob("*/children"):
+        with suppress(OSError):  # of a thread that has just ended
+            found += map(int, listed.read_text().split())
+    return found
 
 
 def is_alive(pid: int) -> bool:
@@ -93,14 +96,8 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def _need_server() -> None:
-    for package in ("fastapi", "prometheus_client"):
-        pytest.importorskip(package, reason="the extra server is not installed")
-
-
 @pytest.fixture(scope="session")
 def bench() -> Any:
-    """The benchmark, whose functions are tests when they are small."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(HERE.parents[1] / "benchmarks")
         return importlib.import_module("gateway")
@@ -109,31 +106,18 @@ def bench() -> Any:
 @pytest.fixture(scope="session")
 def gateway() -> Iterator[RunningGateway]:
     """One gateway for tests that leave it whole."""
-    _need_server()
-    running = RunningGateway()
-    yield running
-    running.kill()
+    with starting(RunningGateway) as start:
+        yield start()
 
 
 @pytest.fixture(scope="session")
 def lone() -> Iterator[RunningGateway]:
     """A gateway whose sessions all share one worker, for tests that kill it."""
-    _need_server()
-    running = RunningGateway("--workers", "1", "--step-seconds", "8")
-    yield running
-    running.kill()
+    with starting(RunningGateway) as start:
+        yield start("--workers", "1", "--step-seconds", "8")
 
 
 @pytest.fixture
 def serve() -> Iterator[Callable[..., RunningGateway]]:
-    """Starts gateways that are gone after the test."""
-    _need_server()
-    running: list[RunningGateway] = []
-
-    def start(*arguments: str, **settings: Any) -> RunningGateway:
-        running.append(RunningGateway(*arguments, **settings))
-        return running[-1]
-
-    yield start
-    for one in running:
-        one.kill()
+    with starting(RunningGateway) as start:
+        yield start

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,23 +14,14 @@ pytest.importorskip("scienceworld", reason="pip install '.[jvm]'")
 from paw_gym import EnvPool, make_remote
 from paw_gym.envs.scienceworld import ScienceWorldEnv
 
-from .conftest import RunningGateway
+from .conftest import RunningGateway, children
 
 WORLD = "paw_gym/ScienceWorld-v0"
 COMMANDS = ("look around", "open door to hallway", "no such thing", "go to hallway", "inventory")
 
 
 def workers_with_java(gateway: RunningGateway) -> list[int]:
-    """Process ids of the workers that have started a machine."""
-    return [worker for worker in _children(gateway.process.pid) if _children(worker)]
-
-
-def _children(process: int) -> list[int]:
-    found: list[int] = []
-    for listed in Path(f"/proc/{process}/task").glob("*/children"):
-        with suppress(OSError):  # of a thread that has just ended
-            found += map(int, listed.read_text().split())
-    return found
+    return [worker for worker in gateway.workers() if children(worker)]
 
 
 def played(pool: EnvPool, crash: Callable[[], None] = lambda: None) -> list[Any]:
@@ -54,37 +43,20 @@ def played(pool: EnvPool, crash: Callable[[], None] = lambda: None) -> list[Any]
     return episodes
 
 
-@pytest.fixture(scope="module")
-def here() -> list[Any]:
-    return played(EnvPool(WORLD, 2, 2, split="test"))
-
-
-def test_a_pool_over_two_machines_records_the_same(
-    serve: Callable[..., RunningGateway], here: list[Any]
+def test_a_pool_over_two_machines_of_which_one_dies_records_the_same(
+    serve: Callable[..., RunningGateway],
 ) -> None:
     gateway = serve("--workers", "2")
     at = {"url": gateway.url, "remote_id": WORLD, "split": "test"}
-    machines: list[int] = []
-    there = played(
-        EnvPool("paw_gym/Remote-v0", 2, 2, **at),
-        lambda: machines.extend(workers_with_java(gateway)),
-    )
-    assert there == here
-    assert len(here) == 6 and all(episode["error"] is None for episode in here)
-    assert len(set(machines)) == 2
-
-
-def test_a_machine_that_dies_is_replaced_and_its_episodes_played_again(
-    serve: Callable[..., RunningGateway], here: list[Any]
-) -> None:
-    gateway = serve("--workers", "1")
-    at = {"url": gateway.url, "remote_id": WORLD, "split": "test"}
 
     def crash() -> None:
-        (worker,) = workers_with_java(gateway)
-        os.kill(worker, signal.SIGKILL)
+        machines = workers_with_java(gateway)
+        assert len(machines) == 2
+        os.kill(machines[0], signal.SIGKILL)
 
-    assert played(EnvPool("paw_gym/Remote-v0", 2, 2, **at), crash) == here
+    there = played(EnvPool("paw_gym/Remote-v0", 2, 2, **at), crash)
+    assert there == played(EnvPool(WORLD, 2, 2, split="test"))
+    assert len(there) == 6 and all(episode["error"] is None for episode in there)
 
 
 def test_what_it_lists_only_when_asked_is_listed_from_afar(

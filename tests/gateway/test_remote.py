@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,6 @@ from paw_gym.remote.env import RemoteEnv
 from paw_train.evaluation import evaluate_from_args
 
 from .conftest import RunningGateway
-
-sys.path.insert(0, str(Path(__file__).parent))
-import troubles  # noqa: F401  (registers its environments here, too)
 
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("paw_gym/ALFWorld-v0", {"split": "valid_seen"}),
@@ -55,23 +51,11 @@ def test_it_plays_the_same_to_the_byte(
     assert list(there.tasks.ids) == list(here.unwrapped.tasks.ids)
     assert there.tasks.fingerprint == here.unwrapped.tasks.fingerprint
     assert there.max_steps == here.unwrapped.max_steps
-    assert there.agent == here.unwrapped.agent
-    there.close()
-
-
-@pytest.mark.parametrize(
-    ("env_id", "kwargs"),
-    [*CASES, ("paw_gym/Sokoban-v0", {})],
-    ids=[*(case[0] for case in CASES), "Sokoban"],
-)
-def test_it_has_what_settings_ask_of_a_class(
-    gateway: RunningGateway, env_id: str, kwargs: dict[str, Any]
-) -> None:
-    here = gym.make(env_id, disable_env_checker=True, **kwargs).unwrapped
-    there = make_remote(gateway.url, env_id, **kwargs).unwrapped
     defaults = RemoteEnv.defaults(url=gateway.url, remote_id=env_id, **kwargs)
     for name in ("agent", "held_out_splits", "small_template", "type_groups"):
-        assert getattr(there, name) == getattr(here, name) == getattr(defaults, name), name
+        assert getattr(there, name) == getattr(here.unwrapped, name) == getattr(defaults, name), (
+            name
+        )
     assert defaults.has_splits == has_splits(env_id)
     there.close()
 
@@ -82,17 +66,10 @@ def test_an_evaluation_is_that_of_the_environment_itself(
 ) -> None:
     """Splits, prompts and scores; an environment without splits is not asked for one."""
     found = []
-    for where in (
-        [f"env.id={env_id}"],
-        [
-            "env.id=paw_gym/Remote-v0",
-            f"env.kwargs.url={gateway.url}",
-            f"env.kwargs.remote_id={env_id}",
-        ],
-    ):
-        out = tmp_path / str(len(found))
-        settings = [*where, "evaluation.tasks=3", "rollout.max_response_tokens=64"]
-        path = evaluate_from_args("expert", settings, str(out), quiet=True)
+    there = f"Remote-v0 env.kwargs.url={gateway.url} env.kwargs.remote_id={env_id}"
+    for where in (f"env.id={env_id}", f"env.id=paw_gym/{there}"):
+        settings = [*where.split(), "evaluation.tasks=3", "rollout.max_response_tokens=64"]
+        path = evaluate_from_args("expert", settings, str(tmp_path / str(len(found))), quiet=True)
         result = json.loads(path.read_text(encoding="utf-8"))
         names = ("panel_hash", "prompt_hash", "score", "runs", "by_type", "averages")
         settings_of = result["settings"]["env"]
@@ -101,44 +78,16 @@ def test_an_evaluation_is_that_of_the_environment_itself(
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize(("env_id", "kwargs"), CASES, ids=[case[0] for case in CASES])
-def test_branches_of_remote_episodes_are_those_of_local_ones(
-    gateway: RunningGateway, env_id: str, kwargs: dict[str, Any]
-) -> None:
-    def tree(make: Any) -> list[list[Any]]:
-        pool = EnvPool(lambda: AgentInterface(make(), mode="conversation"), seed=4)
-        (root,) = pool.reset()
-        first, *later = pool.env_of(root).text_env.reference_solution()
-        responses = [pool.env_of(root).response_for(a) for a in ("no such thing", first, *later)]
-        pool.step(responses[:1])
-        branches = pool.fork(root, 3)
-        for response in responses[1:]:
-            pool.step({slot.index: response for slot in pool.active})
-        shown = [[t.to_dict() for t in slot.episode.transitions] for slot in (root, *branches)]
-        pool.close()
-        return shown
-
-    there = tree(lambda: make_remote(gateway.url, env_id, **kwargs))
-    assert there == tree(lambda: gym.make(env_id, disable_env_checker=True, **kwargs).unwrapped)
-    texts = [[step["next_observation"] for step in episode] for episode in there]
-    assert len(texts[0]) > 1 and all(text == texts[0] for text in texts)
+FEW = ["save_restore_agent", "task_options", "invalid_actions", "transitions", "determinism"]
 
 
-def test_it_keeps_the_contract(gateway: RunningGateway) -> None:
-    at = {"url": gateway.url, "remote_id": "tests/Dice-v0"}
-    check_text_env("paw_gym/Remote-v0", tasks=2, seed=1, **at, time_limit=None).raise_for_failures()
-
-
-def test_alfworld_keeps_the_contract_from_afar(gateway: RunningGateway) -> None:
-    checks = ["save_restore_agent", "task_options", "invalid_actions", "transitions", "determinism"]
-    check_text_env(
-        "paw_gym/Remote-v0",
-        tasks=1,
-        only=checks,
-        url=gateway.url,
-        remote_id="paw_gym/ALFWorld-v0",
-        time_limit=None,
-    ).raise_for_failures()
+@pytest.mark.parametrize(
+    ("env_id", "checks"), [("tests/Dice-v0", None), ("paw_gym/ALFWorld-v0", FEW)]
+)
+def test_it_keeps_the_contract(gateway: RunningGateway, env_id: str, checks: Any) -> None:
+    at = {"url": gateway.url, "remote_id": env_id, "time_limit": None}
+    report = check_text_env("paw_gym/Remote-v0", tasks=2, seed=1, only=checks, **at)
+    report.raise_for_failures()
 
 
 def test_a_pool_asks_all_of_them_in_one_request(
@@ -182,8 +131,8 @@ def test_in_a_pool_a_failure_takes_one_episode(gateway: RunningGateway) -> None:
 
 @pytest.mark.parametrize(
     ("action", "others"),
-    [("x" * 500_001, "roll"), ("x" * 3_000_000, "roll"), ("x" * 20_000_000, "x" * 300_000)],
-    ids=["too long", "much too long", "longer than a request"],
+    [("x" * 500_001, "roll"), ("x" * 20_000_000, "x" * 300_000)],
+    ids=["too long", "longer than a request"],
 )
 def test_in_a_pool_an_action_that_is_too_long_takes_its_episode_alone(
     gateway: RunningGateway, action: str, others: str
@@ -203,25 +152,6 @@ def test_in_a_pool_long_actions_are_as_good_as_alone(gateway: RunningGateway) ->
     left = pool.step([wrap("\U0001f3b2" * 400_000)] * 4)  # each 4.8 MB of JSON
     assert [slot.index for slot in left] == [0, 1, 2, 3]
     pool.close()
-
-
-def test_an_expert_survives_the_death_of_another_environment(lone: RunningGateway) -> None:
-    env = make_remote(lone.url, "paw_gym/ALFWorld-v0", split="valid_seen")
-    here = gym.make("paw_gym/ALFWorld-v0", disable_env_checker=True, split="valid_seen").unwrapped
-    env.reset(seed=3)
-    here.reset(seed=3)
-    there, local = env.unwrapped.expert(), here.expert()
-    steps, terminated = 0, False
-    while not terminated:
-        if steps == 2:
-            assert lone.step(lone.open("tests/Trouble-v0"), "exit")["status"] == 410
-        action = there()
-        assert action == local()
-        answer = env.step(action)
-        assert answer == here.step(action)
-        steps, terminated = steps + 1, answer[2]
-    assert steps > 2
-    env.close()
 
 
 def test_after_a_failure_reset_begins_anew(gateway: RunningGateway) -> None:
@@ -263,16 +193,16 @@ def test_environments_that_nobody_closed_are_closed(gateway: RunningGateway) -> 
 
 
 def test_errors_say_what_to_do(gateway: RunningGateway) -> None:
-    with pytest.raises(ValueError, match="no environment 'paw_gym/ALFWorld-v1'.*ALFWorld-v0"):
-        make_remote(gateway.url, "paw_gym/ALFWorld-v1")
-    with pytest.raises(ValueError, match="data_dir is the server's to choose.*split"):
-        make_remote(gateway.url, "paw_gym/ALFWorld-v0", data_dir="/etc")
-    with pytest.raises(ValueError, match="Unknown split 'trian'.*train"):
-        make_remote(gateway.url, "paw_gym/ALFWorld-v0", split="trian")
-    with pytest.raises(ServerUnavailableError, match="paw serve gateway"):
-        make_remote(f"http://127.0.0.1:{free_port()}", "paw_gym/ALFWorld-v0")
-    with pytest.raises(ValueError, match="address"):
-        make_remote("127.0.0.1:80", "paw_gym/ALFWorld-v0")
+    nobody = f"http://127.0.0.1:{free_port()}"
+    for error, says, url, env_id, kwargs in (
+        (ValueError, "no environment 'paw_gym/ALFWorld-v1'.*ALFWorld-v0", "", "ALFWorld-v1", {}),
+        (ValueError, "data_dir is the server's.*split", "", "ALFWorld-v0", {"data_dir": "/etc"}),
+        (ValueError, "Unknown split 'trian'.*train", "", "ALFWorld-v0", {"split": "trian"}),
+        (ServerUnavailableError, "paw serve gateway", nobody, "ALFWorld-v0", {}),
+        (ValueError, "address", "127.0.0.1:80", "ALFWorld-v0", {}),
+    ):
+        with pytest.raises(error, match=says):
+            make_remote(url or gateway.url, f"paw_gym/{env_id}", **kwargs)
     env = make_remote(gateway.url, "tests/Dice-v0")
     with pytest.raises(RuntimeError, match="reset"):
         env.step("roll")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import fcntl
 import json
@@ -149,10 +148,6 @@ class Browser:
         self.run("window.before_reload = true")
         self._call("Page.reload")
         self.wait_for("!window.before_reload")
-
-    def screenshot(self, path: Path) -> None:
-        data = self._call("Page.captureScreenshot", format="png")["data"]
-        path.write_bytes(base64.b64decode(data))
 
     def close(self) -> None:
         with contextlib.suppress(RuntimeError, OSError):

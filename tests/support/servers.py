@@ -89,6 +89,20 @@ class RunningServer:
         self.process.communicate()
 
 
+@contextmanager
+def starting(kind: type[RunningServer]) -> Iterator[Callable[..., Any]]:
+    """Starts servers that are gone at the end."""
+    running: list[RunningServer] = []
+
+    def start(*arguments: str, **settings: Any) -> RunningServer:
+        running.append(kind(*arguments, **settings))
+        return running[-1]
+
+    yield start
+    for server in running:
+        server.kill()
+
+
 Reply = tuple[int, Any]
 
 
