@@ -7,8 +7,9 @@ import io
 import json
 import os
 import stat
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
@@ -29,7 +30,7 @@ from paw_gym.internals.files import (
     write_json,
     write_text,
 )
-from paw_gym.internals.locks import ProcessLock, only_process
+from paw_gym.internals.locks import ProcessLock, is_held, only_process, require_idle
 from paw_gym.internals.naming import did_you_mean
 from paw_gym.internals.printable import one_line, printable, safe_console
 from paw_gym.internals.registry import Registry
@@ -77,6 +78,49 @@ def test_a_name_is_of_one_thing(registry: Registry[object]) -> None:
 pytest.importorskip("fcntl", reason="elsewhere nothing is protected")
 
 
+HOLDS = """
+import sys, time
+from pathlib import Path
+from paw_gym.internals.locks import only_process
+with only_process(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Iterator[tuple[Path, subprocess.Popen[str]]]:
+    """A folder, and the process that holds it."""
+    folder = tmp_path / "deep" / "run"
+    command = [sys.executable, "-c", HOLDS, str(folder)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == "held\n"
+        yield folder, process
+        process.kill()
+
+
+def test_another_process_is_refused_until_the_first_is_gone(
+    held: tuple[Path, subprocess.Popen[str]],
+) -> None:
+    folder, process = held
+    assert is_held(folder)
+    with pytest.raises(ValueError, match=r"Another process is working in .*run\. Wait"):
+        require_idle(folder)
+    refused = pytest.raises(ValueError, match=r"Another process is working in .*run\. Wait")
+    with refused, only_process(folder):
+        pytest.fail("two processes have it")
+    assert folder.is_dir()
+    process.kill()
+    process.wait()
+    assert not is_held(folder)
+    require_idle(folder)
+    with only_process(folder):
+        assert is_held(folder)
+    assert not is_held(folder)
+
+
 def test_a_folder_that_stayed_empty_goes_and_a_filled_one_stays(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError), only_process(tmp_path / "a" / "b"):
         assert (tmp_path / "a" / "b").is_dir()
@@ -88,6 +132,27 @@ def test_a_folder_that_stayed_empty_goes_and_a_filled_one_stays(tmp_path: Path) 
     with only_process(tmp_path / "a"):
         pass
     assert (tmp_path / "a").is_dir()
+
+
+def test_a_child_that_inherits_a_lock_holds_it_without_its_parent(tmp_path: Path) -> None:
+    path = tmp_path / "locks" / "deep" / "one"
+    lock = ProcessLock(path)
+    assert path.is_file() and not path.stat().st_mode & 0o111 and not is_held(path)
+    assert lock.take() is True and is_held(path) is True
+    second = ProcessLock(path)
+    assert second.take() is False
+    second.close()
+    child = subprocess.Popen(
+        [sys.executable, "-c", "import sys; sys.stdin.read()"],
+        stdin=subprocess.PIPE,
+        pass_fds=lock.descriptors,
+    )
+    with child:
+        lock.close()
+        assert is_held(path)
+        child.kill()
+    assert not is_held(path)
+    assert is_held(tmp_path / "nothing") is False and not (tmp_path / "nothing").exists()
 
 
 def test_without_locks_a_run_is_better_than_none(
@@ -117,8 +182,9 @@ def test_a_folder_that_cannot_take_its_place_leaves_what_was_there(
         rename(source, target)
 
     monkeypatch.setattr(os, "rename", busy)
-    with pytest.raises(OSError, match="busy"), new_folder(tmp_path / "data"):
-        pass
+    for folder in (tmp_path / "data", tmp_path / "other" / "folders" / "data"):
+        with pytest.raises(OSError, match="busy"), new_folder(folder):
+            pass
     made_meanwhile = iter([False, True])  # by another process: then that is no failure
     with new_folder(tmp_path / "data", lambda folder: next(made_meanwhile)):
         pass
