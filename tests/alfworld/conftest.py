@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -51,7 +52,7 @@ GOALS = {
 
 @pytest.fixture(scope="session")
 def tiny_game() -> Callable[..., dict[str, Any]]:
-    """``tiny_game(goal="place", grammar="put")``: JSON content of the game; goals are in `GOALS`."""
+    """``tiny_game(goal="place", grammar="put")``: the game's JSON."""
     return _game
 
 
@@ -116,8 +117,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def original_engine() -> Iterator[None]:
     """The packages of the original engine, or a skip.
 
-    It spends most of its time on parsing the same short texts at every step. A parse depends on its
-    arguments alone, so here each is done once, and copied; the benchmarks leave the engine as it is.
+    It spends most of its time on parsing the same short texts: here each is parsed once, and copied.
     """
     for package in ("textworld", "fast_downward", "alfworld"):
         pytest.importorskip(package, reason="make test-original")
@@ -131,12 +131,5 @@ def original_engine() -> Iterator[None]:
 
 
 def _once(parse: Callable[..., Any]) -> Callable[..., Any]:
-    known: dict[Any, Any] = {}
-
-    def parse_or_copy(text: str, **options: Any) -> Any:
-        key = (text, *sorted(options.items()))
-        if key not in known:
-            known[key] = parse(text, **options)
-        return copy.deepcopy(known[key])
-
-    return parse_or_copy
+    known = functools.cache(parse)
+    return lambda text, **options: copy.deepcopy(known(text, **options))

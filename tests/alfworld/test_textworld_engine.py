@@ -1,16 +1,20 @@
-"""The original engine behind our interface, and ours against it."""
+"""The original engine behind our interface, ours against it, and the environment around both."""
+
+from __future__ import annotations
 
 import random
 import sys
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from playing import play
 
+from paw_gym import make_agent_env
+from paw_gym.envs.alfworld.env import ALFWorldEnv
 from paw_gym.envs.alfworld.errors import GameFileError, UnsolvableGameError
-from paw_gym.envs.alfworld.games import parse_game
+from paw_gym.envs.alfworld.games import GameIndex, load_game
 from paw_gym.envs.alfworld.native.compiled import CompiledGame
 from paw_gym.envs.alfworld.native.engine import NativeEngine
 from paw_gym.envs.alfworld.parity import (
@@ -25,20 +29,6 @@ from paw_gym.envs.alfworld.procedural.rooms import engine_texts
 from paw_gym.envs.alfworld.textworld_engine import TextWorldEngine
 
 TinyGame = Callable[..., dict[str, Any]]
-
-GAMES = 2
-
-
-def real_games(archive: Path, count: int, seed: int) -> list[bytes]:
-    """Some solvable games of an archive, unpacked in memory."""
-    with tarfile.open(archive) as tar:
-        games = [member for member in tar.getmembers() if member.name.endswith("game.tw-pddl")]
-        games.sort(key=lambda member: member.name)
-        random.Random(seed).shuffle(games)
-        # One in eight of these is marked unsolvable.
-        picked = sorted(games[: 2 * count], key=lambda member: member.offset)
-        texts = [file.read() for member in picked if (file := tar.extractfile(member))]
-    return [text for text in texts if parse_game(text, "game").get("solvable")][:count]
 
 
 def test_without_the_extra_the_error_names_it(
@@ -66,12 +56,13 @@ def test_both_engines_agree_in_the_room_with_all_corners(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("original_engine")
-def test_both_engines_agree_on_real_games(alfworld_archive: Path) -> None:
+def test_both_engines_agree_on_real_games(alfworld_data: Path) -> None:
     """All of them: benchmarks/alfworld_parity.py."""
     texts = engine_texts()
     newer = texts["domain_move"], texts["grammar_move"]
-    for number, text in enumerate(real_games(alfworld_archive, GAMES, seed=1)):
-        older = parse_game(text, "game")
+    index = GameIndex(alfworld_data, "train")
+    for number, task_id in enumerate(random.Random(1).sample(list(index.games), 2)):
+        older = load_game(index.path(task_id))
         for data in (older, with_newer_grammar(older, *newer)):
             game = CompiledGame.from_json(data)
             native, original = NativeEngine(game), TextWorldEngine(data)
@@ -90,7 +81,7 @@ def test_the_comparison_notices_a_difference(tiny_game: TinyGame) -> None:
 
 
 @pytest.mark.usefixtures("original_engine")
-def test_saved_states_are_replayed_and_the_command_line_is_left_alone(tiny_game: TinyGame) -> None:
+def test_saved_states_leave_the_command_line_alone(tiny_game: TinyGame) -> None:
     argv = list(sys.argv)
     engine = TextWorldEngine(tiny_game())
     engine.reset()
@@ -128,7 +119,7 @@ def test_a_goal_out_of_reach_is_reported_as_unsolvable(tiny_game: TinyGame) -> N
     ],
 )
 @pytest.mark.usefixtures("original_engine")
-def test_a_grammar_that_holds_code_is_refused_and_nothing_runs(
+def test_a_grammar_that_holds_code_is_refused(
     tiny_game: TinyGame, tmp_path: Path, place: str, old: str, new: str
 ) -> None:
     data, marker = tiny_game(), tmp_path / "ran"
@@ -139,3 +130,31 @@ def test_a_grammar_that_holds_code_is_refused_and_nothing_runs(
         engine.reset()
         engine.step("look")
     assert not marker.exists()
+
+
+def test_the_prompt_repeats_neither_banner_nor_task() -> None:
+    env = make_agent_env("paw_gym/ALFWorld-v0", split="valid_seen")
+    prompt, info = env.reset(seed=0)
+    assert "TextWorld" not in prompt
+    assert prompt.count(info["instruction"]) == 1
+    assert "help" not in info["admissible_actions"]
+    _, reward, terminated, _, info = play(env, env.reference_solution())[-1]
+    assert (terminated, reward, info["success"]) == (True, 10.0, True)
+    assert info["transition"].next_observation
+
+
+@pytest.mark.usefixtures("original_engine")
+def test_the_original_engine_plays_in_the_same_environment() -> None:
+    envs = [ALFWorldEnv("valid_seen", engine=engine) for engine in ("native", "textworld")]
+    native, original = envs
+    assert native.reset(seed=5) == original.reset(seed=5)
+    first, *rest = native.reference_solution()
+    assert native.step(first) == original.step(first)
+    assert original.reference_solution() == native.reference_solution()
+    state = original.save_state()
+    for action in ["go nowhere", *rest]:
+        answers = [env.step(action) for env in envs]
+        assert answers[0] == answers[1]
+    assert answers[1][2]
+    original.restore_state(state)
+    assert play(original, rest)[-1][4]["success"]

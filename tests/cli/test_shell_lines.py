@@ -53,7 +53,7 @@ NOT_RUN = {
     r"paw data download webshop.*|paw check WebShop --kw data_dir=webshop-data": "a download of gigabytes",
     r"paw eval RUN env\.kwargs\.dataset=all .*": "the questions of seven benchmarks",
     r"paw eval expert --panel scienceworld/.*": "the engine takes minutes to find thirty gold paths; "
-    "tests/scienceworld has one",
+    "tests/games has one",
     r"paw (index build|serve retriever --retriever) e5 .*": "E5's weights from the hub",
     r"paw eval openai:MODEL --panel tau2/airline .*": "a model that plays the customer",
     r"paw .*(my-maze|MyMaze|runs/maze).*": "an installed package; tests/test_newcomer.py runs these lines",

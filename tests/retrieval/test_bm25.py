@@ -1,3 +1,5 @@
+"""BM25: the terms, the formula, the index, and Lucene's ranking."""
+
 from __future__ import annotations
 
 import errno
@@ -6,10 +8,10 @@ import json
 import math
 import os
 import pickle
-import subprocess
-import sys
+import re
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from paw_gym.retrieval import (
     make_retriever,
 )
 from paw_gym.retrieval.analysis import _CLASS_WORD, _CLASSES, _LOWER, analyze, words
+from paw_gym.retrieval.base import need
 from paw_gym.retrieval.bm25 import BM25Scorer
 from paw_gym.retrieval.bm25_index import build_index, decoded_lengths, encode_lengths
 from paw_gym.retrieval.index_files import DamagedIndexError
@@ -89,18 +92,12 @@ def test_lengths_are_coded_as_lucene_does() -> None:
     assert codes[:42].tolist() == [*range(41), 42]
     assert codes[255] == 2013265944  # SmallFloat.byte4ToInt(255)
     assert np.all(np.diff(codes) > 0)
-    assert codes[encode_lengths(np.array([0, 39, 41, 43, 100, 10**9]))].tolist() == [
-        0,
-        39,
-        40,
-        42,
-        96,
-        939524120,
-    ]
+    coded = codes[encode_lengths(np.array([0, 39, 41, 43, 100, 10**9]))]
+    assert coded.tolist() == [0, 39, 40, 42, 96, 939524120]
 
 
 def plain_bm25(texts: list[str], query: str, k1: float, b: float) -> list[float]:
-    """BM25 from its formula, nothing shared with the index but the analyzer and the length code."""
+    """BM25 from its formula; it shares the analyzer and the length code alone."""
     documents = [Counter(analyze(text)) for text in texts]
     average = sum(sum(d.values()) for d in documents) / len(texts)
     scores = []
@@ -130,7 +127,7 @@ def test_scores_are_those_of_the_formula(
 ) -> None:
     texts = [text or "empty" for text in texts]
     k1, b = settings
-    retriever = BM25Retriever(list(enumerate_texts(texts)), k1=k1, b=b)
+    retriever = BM25Retriever([(str(i), text) for i, text in enumerate(texts)], k1=k1, b=b)
     expected = plain_bm25(texts, query, k1, b)
     hits = retriever.search([query], top_k=len(texts))[0]
     assert len(hits) == sum(score > 0 for score in expected)
@@ -140,10 +137,6 @@ def test_scores_are_those_of_the_formula(
     assert keys == sorted(keys)
 
 
-def enumerate_texts(texts: list[str]) -> list[tuple[str, str]]:
-    return [(str(i), text) for i, text in enumerate(texts)]
-
-
 def test_compiled_loops_rank_like_numpy() -> None:
     pytest.importorskip("numba", reason="numba is not installed: pip install '.[retrieval]'")
     rng = np.random.default_rng(3)
@@ -151,10 +144,12 @@ def test_compiled_loops_rank_like_numpy() -> None:
     lengths = rng.integers(1, 6, size)
     picks = np.minimum(rng.zipf(1.4, int(lengths.sum())) - 1, vocabulary - 1)
     ends = np.cumsum(lengths)
-    texts = [
-        " ".join(f"w{w}" for w in picks[e - n : e]) for e, n in zip(ends, lengths, strict=True)
-    ]
-    index = build_index(Corpus.open(enumerate_texts(texts)))
+    index = build_index(
+        Corpus.open(
+            (str(e), " ".join(f"w{w}" for w in picks[e - n : e]))
+            for e, n in zip(ends, lengths, strict=True)
+        )
+    )
     plain, fast = BM25Scorer(index, compiled=False), BM25Scorer(index, compiled=True)
     for turn in range(40):
         query = [f"w{w}" for w in rng.integers(0, vocabulary, rng.integers(1, 8))]
@@ -167,38 +162,31 @@ def test_compiled_loops_rank_like_numpy() -> None:
     assert len(fast.rank(["unknown"], 5)[0]) == 0
 
 
-def test_shards_and_resume_give_the_same_index(aligned: Path, tmp_path: Path) -> None:
-    path = aligned / "aligned_hotpotqa" / "corpus.jsonl"
+def test_shards_workers_and_resume_give_the_same_index(aligned: Path, tmp_path: Path) -> None:
+    path, folder = aligned / "aligned_hotpotqa" / "corpus.jsonl", tmp_path / "i"
     corpus = Corpus.open(path)
     whole = build_index(corpus)
-
-    class Interrupted(Exception):
-        pass
+    built = build_index(corpus, tmp_path / "w", shard_size=500, workers=2)
 
     def stop_at_half(what: str, done: int, total: int | None) -> None:
         if done >= 500:
-            raise Interrupted
+            raise InterruptedError
 
-    with pytest.raises(Interrupted):
-        build_index(corpus, tmp_path / "i", shard_size=300, progress=stop_at_half)
+    with pytest.raises(InterruptedError):
+        build_index(corpus, folder, shard_size=300, progress=stop_at_half)
     with pytest.raises(FileNotFoundError, match="no finished index"):
-        make_retriever("bm25", corpus=path, index=tmp_path / "i")
+        make_retriever("bm25", corpus=path, index=folder)
     began_at: list[int] = []
-    build_index(
-        corpus,
-        tmp_path / "i",
-        shard_size=300,
-        progress=lambda what, done, total: began_at.append(done),
-    )
+    build_index(corpus, folder, 300, progress=lambda what, done, total: began_at.append(done))
     assert began_at[0] == 600  # two shards were there
-    stored = make_retriever("bm25", corpus=path, index=tmp_path / "i")
+    stored = make_retriever("bm25", corpus=path, index=folder)
     assert isinstance(stored, BM25Retriever)
-    for name in ("terms", "starts", "passages", "counts", "lengths"):
-        assert np.array_equal(getattr(stored.index, name), getattr(whole, name)), name
-    assert stored.index.total_terms == whole.total_terms
-    assert sorted(p.name for p in (tmp_path / "i").iterdir()) == sorted(
-        ["terms.npy", "starts.npy", "passages.npy", "counts.npy", "lengths.npy", "index.json"]
-    )
+    names = ("terms", "starts", "passages", "counts", "lengths")
+    for index in (built, stored.index):
+        for name in names:
+            assert np.array_equal(getattr(index, name), getattr(whole, name)), name
+        assert index.total_terms == whole.total_terms
+    assert {p.name for p in folder.iterdir()} == {"index.json", *(f"{name}.npy" for name in names)}
 
 
 def test_an_index_of_another_corpus_is_refused(small_corpus: Path, tmp_path: Path) -> None:
@@ -215,19 +203,15 @@ def test_an_index_of_another_corpus_is_refused(small_corpus: Path, tmp_path: Pat
         make_retriever("bm25", corpus=small_corpus, index=tmp_path / "i")
 
 
-def test_workers_build_the_same_index(aligned: Path, tmp_path: Path) -> None:
-    corpus = Corpus.open(aligned / "aligned_hotpotqa" / "corpus.jsonl")
-    whole = build_index(corpus)
-    built = build_index(corpus, tmp_path, shard_size=500, workers=2)
-    assert np.array_equal(built.passages, whole.passages)
-    assert np.array_equal(built.counts, whole.counts)
+def questions(folder: Path) -> list[str]:
+    lines = (folder / "questions.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line)["question"] for line in lines]
 
 
 def test_threads_and_copies_find_the_same(aligned: Path) -> None:
     folder = aligned / "aligned_hotpotqa"
     retriever = BM25Retriever(folder / "corpus.jsonl")
-    lines = (folder / "questions.jsonl").read_text(encoding="utf-8").splitlines()
-    queries = [json.loads(line)["question"] for line in lines][:40]
+    queries = questions(folder)[:40]
     alone = [retriever.search([query], 5)[0] for query in queries]
     assert retriever.search(queries, 5) == alone
     assert pickle.loads(pickle.dumps(retriever)).search(queries, 5) == alone
@@ -238,21 +222,20 @@ def test_threads_and_copies_find_the_same(aligned: Path) -> None:
 
 def test_bad_arguments_are_named(small_corpus: Path) -> None:
     retriever = make_retriever("bm25", corpus=small_corpus)
+    for name, settings, says in (
+        ("bm2", {"corpus": small_corpus}, "bm25"),
+        ("bm25", {"korpus": small_corpus}, "no setting 'korpus'. Did you mean 'corpus'"),
+        ("bm25", {}, "needs corpus"),
+        ("bm25", {"corpus": small_corpus, "b": 2}, "k1"),  # now, not at the first search
+    ):
+        with pytest.raises(ValueError, match=says):
+            make_retriever(name, **settings)
     with pytest.raises(ValueError, match="top_k"):
         retriever.search(["x"], top_k=0)
-    with pytest.raises(ValueError, match="bm25"):
-        make_retriever("bm2", corpus=small_corpus)
-    with pytest.raises(ValueError, match="no setting 'korpus'. Did you mean 'corpus'"):
-        make_retriever("bm25", korpus=small_corpus)
-    with pytest.raises(ValueError, match="needs corpus"):
-        make_retriever("bm25")
-    with pytest.raises(ValueError, match="k1"):
-        make_retriever("bm25", corpus=small_corpus, b=2)  # now, not at the first search
     with pytest.raises(ValueError, match="shard_size"):
         build_index(Corpus.open(small_corpus), shard_size=0)
     assert make_retriever(retriever) is retriever
-    assert retriever.search([""], top_k=2) == [[]]
-    assert retriever.search([], top_k=2) == []
+    assert retriever.search(["", ""], top_k=2) == [[], []] and retriever.search([]) == []
 
 
 def test_one_string_is_not_taken_for_a_list_of_letters(small_corpus: Path) -> None:
@@ -274,34 +257,13 @@ def test_an_index_that_was_copied_in_part_is_named(
     folder, file = tmp_path / "i", tmp_path / "i" / f"{name}.npy"
     build_index(Corpus.open(small_corpus), folder)
     whole = file.read_bytes()
-    for damaged in (whole[:-1], b""):
-        file.write_bytes(damaged)
+    for damaged in (whole[:-1], b"", None):
+        file.unlink() if damaged is None else file.write_bytes(damaged)
         with pytest.raises(DamagedIndexError, match=rf"{name}\.npy is missing or damaged"):
             make_retriever("bm25", corpus=small_corpus, index=folder)
-    file.unlink()
-    with pytest.raises(DamagedIndexError, match=rf"{name}\.npy is missing or damaged"):
-        make_retriever("bm25", corpus=small_corpus, index=folder)
     np.save(file, np.load(io.BytesIO(whole))[:-1])  # of an index with one entry less
     with pytest.raises(DamagedIndexError, match="entries, expected"):
         make_retriever("bm25", corpus=small_corpus, index=folder)
-
-
-def test_two_processes_do_not_build_one_index(small_corpus: Path, tmp_path: Path) -> None:
-    corpus, folder = Corpus.open(small_corpus), tmp_path / "i"
-    code = (
-        "import sys; from pathlib import Path\n"
-        "from paw_gym.retrieval.index_files import only_builder\n"
-        "with only_builder(Path(sys.argv[1])):\n"
-        "    print('building', flush=True); sys.stdin.read()"
-    )
-    command = [sys.executable, "-c", code, str(folder)]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as other:
-        assert other.stdout is not None and other.stdout.readline() == "building\n"
-        with pytest.raises(ValueError, match="Another process is building the index in"):
-            build_index(corpus, folder)
-        other.kill()
-    assert build_index(corpus, folder).size == len(corpus)
 
 
 def test_a_full_disk_is_an_error_and_no_crash(
@@ -316,3 +278,56 @@ def test_a_full_disk_is_an_error_and_no_crash(
         build_index(corpus, tmp_path / "i")
     monkeypatch.undo()
     assert build_index(corpus, tmp_path / "i").size == len(corpus)
+
+
+LUCENE = all(find_spec(name) for name in ("pyserini", "jnius"))
+needs_lucene = pytest.mark.skipif(
+    not LUCENE, reason="pyserini is not installed: pip install '.[lucene]'"
+)
+
+
+@needs_lucene
+@pytest.mark.parametrize("name", ["aligned_hotpotqa", "aligned_musique"])
+def test_bm25_ranks_like_lucene(aligned: Path, name: str) -> None:
+    corpus = aligned / name / "corpus.jsonl"
+    lucene, ours = make_retriever("lucene", corpus=corpus), make_retriever("bm25", corpus=corpus)
+    queries = questions(aligned / name)
+    shared = total = 0
+    for theirs, mine in zip(lucene.search(queries, 10), ours.search(queries, 10), strict=True):
+        shared += len({hit.id for hit in theirs} & {hit.id for hit in mine})
+        total += len(theirs)
+        scores = {hit.id: hit.score for hit in theirs}
+        for hit in mine:
+            assert scores.get(hit.id, hit.score) == pytest.approx(hit.score, abs=1e-4)
+    assert shared / total >= 0.99
+
+
+@needs_lucene
+def test_lucenes_index_is_for_its_own_corpus(small_corpus: Path, tmp_path: Path) -> None:
+    make_retriever("lucene", corpus=small_corpus, index=tmp_path / "i")
+    again = make_retriever("lucene", corpus=small_corpus, index=tmp_path / "i")
+    assert again.search(["painter"], 1)[0][0].id == "c"
+    small_corpus.write_text(small_corpus.read_text().replace("hills", "woods"))
+    with pytest.raises(IndexMismatchError, match="another corpus"):
+        make_retriever("lucene", corpus=small_corpus, index=tmp_path / "i")
+
+
+def test_a_folder_that_is_no_index_is_refused(small_corpus: Path, tmp_path: Path) -> None:
+    (tmp_path / "i").mkdir()
+    with pytest.raises(IndexMismatchError, match="not an index that this program built"):
+        make_retriever("lucene", corpus=small_corpus, index=tmp_path / "i")
+
+
+def test_a_missing_package_names_its_extra() -> None:
+    with pytest.raises(ImportError, match=re.escape("pip install '.[dense]'")):
+        need("no_such_module", "dense", "This")
+
+
+@needs_lucene
+def test_any_query_is_answered(small_corpus: Path) -> None:
+    """Lucene itself refuses more than 1,024 different terms, and Java half a surrogate pair."""
+    lucene = make_retriever("lucene", corpus=small_corpus)
+    terms = " ".join(f"nowhere{number}" for number in range(2000))
+    alone = lucene.search(["hills"])[0]
+    for query in (f"{terms} hills", "\ud83d hills"):
+        assert [hit.id for hit in lucene.search([query])[0]] == [hit.id for hit in alone]

@@ -60,13 +60,6 @@ def test_a_malformed_line_is_named_or_skipped(small_corpus: Path, line: str, say
     assert kept.skipped == (3,)
 
 
-def test_bytes_that_are_no_text_are_named(small_corpus: Path) -> None:
-    with open(small_corpus, "ab") as file:
-        file.write(b'{"id": "e", "contents": "\xff\xfe"}\n')
-    with pytest.raises(CorpusError, match="line 5"):
-        Corpus.open(small_corpus)
-
-
 def test_what_is_no_corpus_is_refused(tmp_path: Path, small_corpus: Path) -> None:
     empty = tmp_path / "empty.jsonl"
     empty.write_text("\n\n")
@@ -86,18 +79,16 @@ def test_what_is_no_corpus_is_refused(tmp_path: Path, small_corpus: Path) -> Non
         Corpus.open(small_corpus, on_error="ignore")
 
 
-def test_the_scan_of_a_large_file_is_remembered_until_it_changes(
+def test_a_scan_is_remembered_until_the_file_changes(
     small_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PAW_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(corpus, "_CACHED_FROM", 0)
     first = Corpus.open(small_corpus)
-    monkeypatch.setattr(corpus, "_scan", lambda path: pytest.fail("scanned again"))
-    again = Corpus.open(small_corpus)
+    with monkeypatch.context() as patch:
+        patch.setattr(corpus, "_scan", lambda path: pytest.fail("scanned again"))
+        again = Corpus.open(small_corpus)
     assert list(again) == list(first) and again.fingerprint == first.fingerprint
-    monkeypatch.undo()
-    monkeypatch.setenv("PAW_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(corpus, "_CACHED_FROM", 0)
     small_corpus.write_text(small_corpus.read_text().replace("hills", "woods"))
     os.utime(small_corpus, ns=(1, 1))
     changed = Corpus.open(small_corpus)
@@ -105,7 +96,7 @@ def test_the_scan_of_a_large_file_is_remembered_until_it_changes(
     assert changed.fingerprint != first.fingerprint
 
 
-def test_a_file_that_changes_while_it_is_open_is_not_read_at_the_old_places(tmp_path: Path) -> None:
+def test_a_file_that_changes_while_it_is_open_is_not_read_on(tmp_path: Path) -> None:
     path = tmp_path / "corpus.jsonl"
     path.write_text('{"id": "1", "contents": "bees make honey"}\n')
     passages, copied = Corpus.open(path), pickle.dumps(Corpus.open(path))

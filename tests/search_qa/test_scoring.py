@@ -8,38 +8,28 @@ from paw_gym.envs.search_qa.scoring import contains, exact_match, f1, normalize,
 
 # (prediction, golden answers, exact match, F1, contained): by hand from the definition of SQuAD
 CASES = [
-    ("Paris", ["Paris"], True, 1.0, True),
     ("the Beatles", ["Beatles"], True, 1.0, True),
     ("The The", ["the"], True, 1.0, False),  # articles alone: nothing is left on either side
     ("an apple a day", ["apple day"], True, 1.0, True),
     ("thermal", ["mal"], False, 0.0, True),  # an article inside a word stays
     ("U.S.A.", ["USA"], True, 1.0, True),
-    ("rock 'n' roll", ["rock n roll"], True, 1.0, True),
     ("twenty-one", ["twentyone"], True, 1.0, True),
     ("twenty-one", ["twenty one"], False, 0.0, False),
-    ("1,234", ["1234"], True, 1.0, True),
     ("don’t", ["dont"], False, 0.0, False),  # only ASCII punctuation goes
     ("  two\t\nspaces ", ["two spaces"], True, 1.0, True),
     ("café", ["cafe"], False, 0.0, False),
     ("ÉCOLE", ["école"], True, 1.0, True),
-    ("東京", ["東京"], True, 1.0, True),
     ("İzmir", ["i̇zmir"], True, 1.0, True),
     ("New York City", ["New York", "NYC"], False, 0.8, True),
     ("york new", ["new york"], False, 1.0, False),
     ("new new york", ["new york"], False, 0.8, True),
-    ("blue", ["red", "dark blue", "blue"], True, 1.0, True),
     ("in 1999", ["1999", "the year 1999"], False, 2 / 3, True),
     ("", ["Paris"], False, 0.0, False),
     ("Paris", [""], False, 0.0, False),
     ("", [""], True, 1.0, True),
     ("...", ["!"], True, 1.0, False),
     ("the", ["Paris", "a"], True, 1.0, False),
-    ("yes", ["no"], False, 0.0, False),
     ("anything", [], False, 0.0, False),
-    ("1/2", ["12"], True, 1.0, True),
-    ("A-level", ["alevel"], True, 1.0, True),
-    ("a", ["A"], True, 1.0, False),
-    ("C++", ["C"], True, 1.0, True),
 ]
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import gymnasium as gym
 import pytest
 
-import paw_gym  # noqa: F401  (registers the environment)
+from paw_gym.registration import make_text_env
 
 
 @pytest.fixture
@@ -22,9 +21,6 @@ def make(tau2: Any) -> Callable[..., Any]:
     """Makes the environment, without wrappers; all tasks unless a split is given."""
 
     def made(domain: str = "mock", split: str = "base", **kwargs: Any) -> Any:
-        env = gym.make(
-            "paw_gym/Tau2-v0", domain=domain, split=split, disable_env_checker=True, **kwargs
-        )
-        return env.unwrapped
+        return make_text_env("paw_gym/Tau2-v0", domain=domain, split=split, **kwargs).unwrapped
 
     return made

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,48 +11,38 @@ QUICK = {"backoff": 0.0, "timeout": 60.0, "attempts": 2}
 
 
 class Endpoint:
-    """Answers with what is queued: a text, a message, or a status; then goes on saying the last."""
+    """Answers with what is queued, a text, a message or a status; in the end always the last."""
 
     def __init__(self) -> None:
         self.answers: list[Any] = ["I want something."]
         self.requests: list[dict[str, Any]] = []
-        self.headers: list[Any] = []
-        self.url = ""
+        self.shown = ""
 
-    def __call__(self, method: str, path: str, body: Any, headers: Any) -> tuple[int, bytes]:
+    def __call__(self, method: str, path: str, body: Any, headers: Any) -> tuple[int, Any]:
         self.requests.append(body)
-        self.headers.append(headers)
+        self.shown = headers["Authorization"]
         assert path == "/v1/chat/completions"
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, int):
-            return answer, b'{"error": "no"}'
+            return answer, {"error": "no"}
         if isinstance(answer, bytes):
             return 200, answer
         message = {"content": answer} if isinstance(answer, str) else answer
-        body = {"choices": [{"message": {"role": "assistant", **message}}]}
-        return 200, json.dumps(body).encode()
+        return 200, {"choices": [{"message": {"role": "assistant", **message}}]}
 
 
 @pytest.fixture
-def endpoint() -> Iterator[Endpoint]:
-    made = Endpoint()
-    with serve(made, headers=True) as address:
-        made.url = f"{address}/v1"
-        yield made
+def endpoint() -> Endpoint:
+    return Endpoint()
 
 
 @pytest.fixture
-def served(make: Make, endpoint: Endpoint) -> Make:
-    def made(domain: str = "mock", **settings: Any) -> Any:
-        return make(
-            domain,
-            user="endpoint",
-            user_model="m",
-            user_url=endpoint.url,
-            user_settings={**QUICK, **settings},
+def served(make: Make, endpoint: Endpoint) -> Iterator[Make]:
+    with serve(endpoint, headers=True) as address:
+        at = {"user": "endpoint", "user_model": "m", "user_url": f"{address}/v1"}
+        yield lambda domain="mock", **settings: make(
+            domain, user_settings={**QUICK, **settings}, **at
         )
-
-    return made
 
 
 def calls(*named: tuple[str, str]) -> dict[str, Any]:
@@ -67,9 +56,7 @@ def test_a_conversation(served: Make, endpoint: Endpoint, monkeypatch: pytest.Mo
     endpoint.answers = ["Mark task_1 as completed.", "Bye ###STOP###"]
     observation, _ = env.reset(seed=0, options={"task_id": "mock/update_task_1"})
     assert observation == "User: Mark task_1 as completed."
-    env.step(
-        '{"name": "update_task_status", "arguments": {"task_id": "task_1", "status": "completed"}}'
-    )
+    env.step(env.reference_solution()[0])
     observation, reward, terminated, _, info = env.step("Done.")
     assert observation == "User: Bye\nThe user has ended the conversation."
     assert reward == 1.0 and terminated and info["ended_by"] == "user_stop"
@@ -88,7 +75,7 @@ def test_a_conversation(served: Make, endpoint: Endpoint, monkeypatch: pytest.Mo
     system = request["messages"][0]
     assert system["role"] == "system" and scenario in system["content"]
     assert system["content"].startswith("# User Simulation Guidelines")
-    assert endpoint.headers[-1]["Authorization"] == "Bearer secret"
+    assert endpoint.shown == "Bearer secret"
     assert "secret" not in repr(env.save_state())
 
 
@@ -128,22 +115,18 @@ def test_the_user_turns_to_its_phone(served: Make, endpoint: Endpoint) -> None:
     observation, *_ = env.step("What does the status bar say?")
     assert observation == "User: It says No Service."
     request = endpoint.requests[-1]
-    assert {t["function"]["name"] for t in request["tools"]} >= {
-        "check_status_bar",
-        "reboot_device",
+    assert {"check_status_bar", "reboot_device"} <= {
+        t["function"]["name"] for t in request["tools"]
     }
     asked, answered = request["messages"][-2:]
     assert asked["tool_calls"][0]["id"] == answered["tool_call_id"]
     assert answered["role"] == "tool" and "Status Bar" in answered["content"]
-    assert env.reset(options={"task_index": 0}) and env.state["errors"] == 0
-
-
-def test_failures_that_pass_are_not_noticed(served: Make, endpoint: Endpoint) -> None:
-    endpoint.answers = [429, "Hello.", 503, "Go on."]
-    env = served()
-    assert env.reset()[0].endswith("User: Hello.")
-    observation, _, _, _, info = env.step("Yes?")
-    assert observation == "User: Go on." and not info["user_failed"]
+    other = served("telecom")
+    other.restore_state(env.save_state())
+    for again in (env, other):
+        endpoint.answers = [calls(("toggle_airplane_mode", "{}")), "Did it."]
+        again.step("Toggle the airplane mode.")
+    assert other.state == env.state
 
 
 @pytest.mark.parametrize(
@@ -156,12 +139,11 @@ def test_failures_that_pass_are_not_noticed(served: Make, endpoint: Endpoint) ->
         "  ",
         calls(("check_status_bar", "{")),
         calls(("x", "[]")),
+        calls(("check_status_bar", "{}")),  # and never a word
     ],
     ids=str,
 )
-def test_failures_are_marked_and_end_the_episode_in_time(
-    served: Make, endpoint: Endpoint, broken: Any
-) -> None:
+def test_failures_end_the_episode_in_time(served: Make, endpoint: Endpoint, broken: Any) -> None:
     endpoint.answers = ["Hello.", broken]
     env = served("telecom")
     env.reset(options={"task_index": 0})
@@ -174,14 +156,15 @@ def test_failures_are_marked_and_end_the_episode_in_time(
 
 
 def test_a_user_that_comes_back(served: Make, endpoint: Endpoint) -> None:
-    endpoint.answers = [500, 500, "Here I am."]
+    endpoint.answers = [500, 500, 429, "Here I am.", 503, "Go on."]
     env = served()
     observation, info = env.reset()
     assert observation.endswith("The user did not answer. You may write again.")
     assert info["user_failed"]
-    observation, _, _, _, info = env.step("Hello?")
-    assert observation == "User: Here I am."
-    assert info["user_failed"] and info["user_error"] is None, "the episode stays marked"
+    for said in ("Here I am.", "Go on."):  # a failure that passes is not noticed
+        observation, _, _, _, info = env.step("Hello?")
+        assert observation == f"User: {said}"
+        assert info["user_failed"] and info["user_error"] is None, "the episode stays marked"
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])
@@ -191,32 +174,3 @@ def test_wrong_settings_are_told_at_once(served: Make, endpoint: Endpoint, statu
     endpoint.answers = [status]
     with pytest.raises(UserSetupError, match=f"chat/completions refused.*status {status}"):
         served().reset()
-
-
-def test_calls_without_end(served: Make, endpoint: Endpoint) -> None:
-    endpoint.answers = ["Hello.", calls(("check_status_bar", "{}"))]
-    env = served("telecom")
-    env.reset(options={"task_index": 0})
-    assert "10 times without a word" in env.step("Yes?")[4]["user_error"]
-
-
-def test_what_is_missing_is_named(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-    with pytest.raises(ValueError, match=r"user_model.*user_url"):
-        make(user="endpoint", user_model="m")
-    with pytest.raises(ValueError, match="Unknown user setting 'temprature'.*'temperature'"):
-        make(user="endpoint", user_model="m", user_url="http://h", user_settings={"temprature": 1})
-
-
-def test_state_of_an_episode_with_a_model_can_be_restored(served: Make, endpoint: Endpoint) -> None:
-    env = served("telecom")
-    endpoint.answers = ["No signal!", calls(("toggle_airplane_mode", "{}")), "Did it."]
-    env.reset(options={"task_index": 0})
-    env.step("Toggle the airplane mode.")
-    state, other = env.save_state(), served("telecom")
-    other.restore_state(state)
-    endpoint.answers = [calls(("check_status_bar", "{}")), "Look."]
-    env.step("And now?")
-    endpoint.answers = [calls(("check_status_bar", "{}")), "Look."]
-    other.step("And now?")
-    assert other.state == env.state

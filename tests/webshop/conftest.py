@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import lzma
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,10 @@ def recorded(official_shop: Path) -> dict[str, Any]:
         return dict(json.load(file))
 
 
-def raw_record(asin: str, **changes: Any) -> dict[str, Any]:
-    """A product in the official raw form."""
-    return {
+@pytest.fixture
+def record() -> Callable[..., dict[str, Any]]:
+    """Makes a product in the official raw form."""
+    return lambda asin, **changes: {
         "asin": asin,
         "name": f"Red Mug {asin}",
         "full_description": "A mug for tea.",
@@ -38,13 +40,8 @@ def raw_record(asin: str, **changes: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def record() -> Any:
-    return raw_record
-
-
-def product(asin: str = "B000000001", **changes: Any) -> Product:
+def make_product() -> Callable[..., Product]:
     fields: dict[str, Any] = {
-        "asin": asin,
         "title": "Ceramic Mug",
         "description": "A mug that keeps tea warm.",
         "features": ("Dishwasher safe", "Holds 12 ounces"),
@@ -58,9 +55,4 @@ def product(asin: str = "B000000001", **changes: Any) -> Product:
         "instruction": "I want mugs that are dishwasher safe",
         "instruction_attributes": ("dishwasher safe",),
     }
-    return Product(**{**fields, **changes})
-
-
-@pytest.fixture
-def make_product() -> Any:
-    return product
+    return lambda asin="B000000001", **changes: Product(asin, **{**fields, **changes})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -41,18 +40,15 @@ print(json.dumps(out))
 
 
 def test_splits_are_disjoint_by_product_and_cover_all() -> None:
-    sets = {split: WebShopEnv(split=split).tasks for split in SPLITS}
-    products = {split: {i.split("/")[1] for i in tasks.ids} for split, tasks in sets.items()}
-    assert not products["train"] & products["valid"]
-    assert not (products["train"] | products["valid"]) & products["test"]
-    shares = {split: len(found) / 1024 for split, found in products.items()}
-    assert sum(map(len, products.values())) == 1024
-    for split, share in SPLITS.items():
-        assert abs(shares[split] - share) < 0.05
-    assert len({tasks.fingerprint for tasks in sets.values()}) == 3
+    sets = [WebShopEnv(split=split).tasks for split in SPLITS]
+    products = [{task_id.split("/")[1] for task_id in tasks.ids} for tasks in sets]
+    assert sum(map(len, products)) == len(set.union(*products)) == 1024
+    for found, share in zip(products, SPLITS.values(), strict=True):
+        assert len(found) / 1024 == pytest.approx(share, abs=0.05)
+    assert len({tasks.fingerprint for tasks in sets}) == 3
 
 
-def test_splits_are_the_same_in_other_processes_and_with_other_hash_seeds() -> None:
+def test_splits_are_the_same_with_other_hash_seeds() -> None:
     assert len({said("-c", _IDS, PYTHONHASHSEED=seed) for seed in ("0", "4242")}) == 1
     # fixed for good: a change moves goals from one split to another
     assert split_of("B0743JKHBV") == "train" and split_of("RJK0004") == "train"
@@ -79,12 +75,8 @@ def test_limits_are_among_the_next_four_above_the_price(price: float, seed: int)
 def test_synthetic_goals_name_every_choice_of_options(make_product: Any) -> None:
     product = make_product()
     goals = [synthetic_goal(product, n, 9.99, 0) for n in range(count_combinations(product))]
-    assert [goal.option_values for goal in goals] == [
-        ("red", "small"),
-        ("red", "large"),
-        ("green", "small"),
-        ("green", "large"),
-    ]
+    expected = [(color, size) for color in ("red", "green") for size in ("small", "large")]
+    assert [goal.option_values for goal in goals] == expected
     assert goals[1].instruction.startswith(
         "I want mugs that are dishwasher safe with color: red, and size: large, and price lower than "
     )
@@ -111,10 +103,8 @@ def test_goals_go_to_the_originals_form_and_back(recorded: dict[str, Any]) -> No
         assert goal.to_original() == expected
 
 
-def test_synthetic_goals_are_the_originals_but_for_the_limit(
-    official_shop: Path, recorded: dict[str, Any]
-) -> None:
-    """Instruction without its price, attributes and options equal those of the recorded goals."""
+def test_synthetic_goals_are_the_originals(official_shop: Path, recorded: dict[str, Any]) -> None:
+    """Instruction without its price, attributes and options."""
     env = WebShopEnv(data_dir=official_shop, prices=recorded["prices"], nouns="rules")
     catalogue = env.shop.catalogue
     assert sum(count_combinations(product) for product in catalogue) == 6910
@@ -179,7 +169,6 @@ def test_given_prices_are_the_same_wherever_their_file_lies(tmp_path: Path) -> N
         ({"goals": [{"asin": "x"}]}, "query"),
         ({"goals": '{"a": 1}'}, "list of goals"),
         ({"goals": [given_goal(attributes="soft")]}, "number 0: .* attributes is 'soft'"),
-        ({"goals": [given_goal(attributes=[None])]}, "number 0: .* attributes is"),
         ({"goals": [given_goal(goal_options="red")]}, "number 0: .* goal_options is 'red'"),
         ({"goals": [given_goal(name=None)]}, "number 0: .* name is None"),
         ({"goals": [given_goal(price_upper="ten")]}, "number 0: .* price_upper is 'ten'"),
@@ -211,18 +200,7 @@ def test_the_fingerprint_says_how_nouns_are_found() -> None:
 
 
 def test_a_missing_price_is_named() -> None:
-    env = WebShopEnv(prices={"RJK0000": 5.0}, goals=[given_goal()])
-    env.reset(seed=0)
-    for action in env.reference_solution()[:-1]:
-        env.step(action)
-    assert env.shop.price("RJK0000") == 5.0
+    shop = WebShopEnv(prices={"RJK0000": 5.0}).shop
+    assert shop.price("RJK0000") == 5.0
     with pytest.raises(ValueError, match="RJK0001"):
-        env.shop.price("RJK0001")
-
-
-def test_a_changed_file_of_goals_is_read_anew(tmp_path: Path) -> None:
-    path = tmp_path / "goals.json"
-    for text in ("old", "new"):
-        path.write_text(json.dumps([given_goal(instruction_text=text)]))
-        assert WebShopEnv(goals=path).tasks["goal/0"].instruction == text
-        os.utime(path, ns=(1, 1))
+        shop.price("RJK0001")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import pytest
 
+from paw_gym.envs.webshop.env import WebShopEnv
 from paw_gym.envs.webshop.reward import spacy_model
 from paw_gym.retrieval.lucene import java_class
 
@@ -36,16 +36,9 @@ def replay(env: Any, recorded: dict[str, Any]) -> tuple[list[tuple[float, float]
     return rewards, searches
 
 
-def make(data_dir: Path, recorded: dict[str, Any], **settings: Any) -> Any:
+def make(data_dir: Path, recorded: dict[str, Any], **settings: Any) -> WebShopEnv:
     goals = [episode["goal"] for episode in recorded["episodes"]]
-    return gym.make(
-        "paw_gym/WebShop-v0",
-        disable_env_checker=True,
-        data_dir=data_dir,
-        goals=goals,
-        prices=recorded["prices"],
-        **settings,
-    ).unwrapped
+    return WebShopEnv(data_dir=data_dir, goals=goals, prices=recorded["prices"], **settings)
 
 
 def test_pages_and_clickables_are_the_originals(

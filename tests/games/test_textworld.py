@@ -1,4 +1,4 @@
-"""TextWorld: games that depend on their request alone, the cache, and episodes in the original engine."""
+"""TextWorld: games that depend on their request alone, the cache, and episodes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+from playing import play
 
 pytest.importorskip("textworld", reason="make test-original")
 
 from paw_gym.envs import textworld
-from paw_gym.envs.textworld import TextWorldEnv, checked_settings, game_file, textworld_tasks
+from paw_gym.envs.textworld import TextWorldEnv, checked_settings, game_file
 
 pytestmark = pytest.mark.original
 
@@ -74,13 +75,12 @@ def test_an_episode(cooking: TextWorldEnv) -> None:
     observation, info = cooking.reset(seed=0)
     assert observation.startswith("-= Kitchen =-") and not observation.endswith(">")
     assert "cookbook" in info["instruction"] and "0/" not in observation
-    total, actions = 0.0, cooking.reference_solution()
-    for action in actions:
-        assert action in info["admissible_actions"]
-        observation, reward, terminated, _, info = cooking.step(action)
-        total += reward
+    answers = play(cooking, cooking.reference_solution())
+    assert all(answer[4]["action_is_valid"] for answer in answers)
+    observation, _, terminated, _, info = answers[-1]
     assert terminated and info["success"] and info["score"] == 1.0
-    assert total == pytest.approx(1.0) and "RESTART" not in observation
+    assert sum(answer[1] for answer in answers) == pytest.approx(1.0)
+    assert "RESTART" not in observation
 
 
 def test_commands_to_the_interpreter_do_not_reach_it(cooking: TextWorldEnv) -> None:
@@ -96,56 +96,5 @@ def test_commands_to_the_interpreter_do_not_reach_it(cooking: TextWorldEnv) -> N
 def test_the_expert_goes_on_from_elsewhere(cooking: TextWorldEnv) -> None:
     """Where TextWorld tracks no winning policy, by its walkthrough."""
     cooking.reset(seed=0)
-    cooking.step("look")
-    cooking.step("quit")
-    for action in cooking.reference_solution():
-        *_, info = cooking.step(action)
-    assert info["success"]
-
-
-def test_a_restored_state_is_brought_about_when_it_is_needed(cooking: TextWorldEnv) -> None:
-    cooking.reset(seed=0)
-    solution = cooking.reference_solution()
-    for action in solution[:3]:
-        cooking.step(action)
-    state = cooking.save_state()
-    expected = [cooking.step(action)[0] for action in solution[3:]]
-    cooking.restore_state(state)
-    assert len(cooking._applied) == len(solution)  # still where it was
-    assert [cooking.step(action)[0] for action in solution[3:]] == expected
-
-
-def test_the_seeds_of_a_split_are_in_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, int]] = []
-
-    def file(request: dict[str, object]) -> Path:
-        asked.append((str(request["split"]), int(str(request["seed"]))))
-        raise LookupError
-
-    monkeypatch.setattr("paw_gym.envs.textworld.game_file", file)
-    for split in ("train", "valid", "test"):
-        tasks = textworld_tasks("custom", split, (("rooms", 9),), True, 60)
-        for task_id in tasks.ids:
-            with pytest.raises(LookupError):
-                tasks[task_id]
-    seeds = {split: {s for of, s in asked if of == split} for split, _ in asked}
-    assert {len(found) for found in seeds.values()} == {60}
-    assert len(set().union(*seeds.values())) == 180
-
-
-def test_wrong_arguments_are_named() -> None:
-    for kwargs, message in (
-        ({"game": "cookin"}, "Unknown game 'cookin'. Did you mean 'cooking'"),
-        ({"split": "trian"}, "Unknown split 'trian'"),
-        ({"settings": {"levl": 3}}, "Unknown setting of treasure_hunter 'levl'.*'level'"),
-        ({"settings": {"level": "3"}}, "settings.level is a whole number or a list of them"),
-        ({"instructions": "all"}, "instructions is 'goal' or 'steps', got 'all'"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            TextWorldEnv(**kwargs)  # type: ignore[arg-type]
-
-
-def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(textworld.util, "find_spec", lambda name: None)
-    with pytest.raises(textworld.TextWorldMissingError, match=r"pip install '.\[textworld\]'"):
-        TextWorldEnv("custom", "train", {"rooms": 3})
+    play(cooking, ["look", "quit"])
+    assert play(cooking, cooking.reference_solution())[-1][4]["success"]
