@@ -1,30 +1,30 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 from browser import CHROMIUM
 from files import load
-from servers import in_thread
+from servers import in_thread, wait_until
+from starlette.testclient import TestClient
 
-ROOT = Path(__file__).resolve().parents[2]
+from .pages import Pages
 
-
+Ask = Callable[..., Any]
+Opened = Callable[[Path], Ask]
+ADDRESS = "http://127.0.0.1"
 made_up = load("benchmarks/viewer_run.py")
 
 
 @pytest.fixture(scope="session")
 def real_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A training run of the real engine that kept every episode of every update."""
     from paw_train.training.local import train_from_recipe
 
     out = tmp_path_factory.mktemp("runs")
-    overrides = [f"out={out}", "record.every=1"]
-    return train_from_recipe("smoke", overrides, quiet=True)
+    return train_from_recipe("smoke", [f"out={out}", "record.every=1"], quiet=True)
 
 
 @pytest.fixture(scope="session")
@@ -35,16 +35,32 @@ def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
-def made() -> ModuleType:
-    """``write_evaluation`` and the texts in it."""
-    return load("tests/viewer/made_evaluation.py")
+@pytest.fixture
+def opened() -> Iterator[Opened]:
+    """Opens a viewer of a folder; what is given back asks it, once it has read its first run."""
+    from paw_train.viewer.app import create_app
+
+    with contextlib.ExitStack() as running:
+
+        def open_run(folder: Path) -> Ask:
+            client = running.enter_context(TestClient(create_app(folder), ADDRESS))
+
+            def ask(name: str, status: int = 200, **parameters: Any) -> Any:
+                answer = client.get(f"/api/{name}", params=parameters)
+                assert answer.status_code == status, answer.text
+                return answer.json()
+
+            name = ask("runs")["runs"][0]["name"]
+            wait_until(lambda: ask("pulse", run=name)["indexing"] is None)
+            ask.client = client  # type: ignore[attr-defined]
+            return ask
+
+        yield open_run
 
 
 @pytest.fixture
 def view() -> Iterator[Any]:
     """Serves a folder's pages, gives back their address; it is gone after the test."""
-    pytest.importorskip("fastapi")
     from paw_train.viewer.app import create_app
 
     with contextlib.ExitStack() as running:
@@ -53,10 +69,8 @@ def view() -> Iterator[Any]:
 
 @pytest.fixture
 def pages(tmp_path: Path) -> Iterator[Any]:
-    """A tab of headless Chromium that notes errors and refused content."""
     if CHROMIUM is None:
         pytest.skip("no Chromium is installed")
-    opened = load("tests/viewer/pages.py").Pages(tmp_path / "profile")
-    opened.watch()
-    yield opened
-    opened.close()
+    with contextlib.closing(Pages(tmp_path / "profile")) as opened:
+        opened.watch()
+        yield opened

@@ -13,7 +13,7 @@ EXAMPLE = "A solved example: open the fridge, take the egg."
 REFLECTION = "I should have looked into the drawer first."
 
 
-def write_evaluation(folder: Path, **changes: Any) -> Path:
+def write_evaluation(folder: Path) -> Path:
     """Four tasks of two types: solved, failed, cut off, and one that an error ended."""
     folder.mkdir(parents=True)
     kinds = ["cool", "cool", "clean", "clean"]
@@ -31,7 +31,6 @@ def write_evaluation(folder: Path, **changes: Any) -> Path:
         "tokens": {"prompt": 12000, "completion": 800},
         "agent_settings": {"trials": 3, "examples": 2}, "sampling": {"temperature": 0.0},
         "endpoint": {"url": "http://127.0.0.1/v1"}, "something_new": "kept",
-        **changes,
     }  # fmt: skip
     (folder / "result.json").write_text(json.dumps(result))
     return folder
@@ -64,23 +63,11 @@ def _episode(number: int, kind: str) -> Episode:
         if last:
             agent |= {"trial": 2, "reflections": [REFLECTION], "spent": {"calls": 2,
                       "prompt_tokens": 201, "completion_tokens": 18, "counted": True}}  # fmt: skip
-        episode.transitions.append(
-            Transition(
-                env_id=episode.env_id,
-                task_id=task,
-                episode_id=episode.episode_id,
-                step=step,
-                observation="You are in a kitchen.",
-                prompt=first,
-                response=thought,
-                action="look",
-                reward=float(solved and last),
-                next_observation=seen,
-                terminated=solved and last,
-                truncated=last and not solved,
-                action_is_valid=number != 1,
-                info={"agent": agent, "success": solved and last},
-            )
-        )
+        won, over = solved and last, last and not solved
+        turn = Transition(
+            episode.env_id, task, episode.episode_id, step, "You are in a kitchen.", first, thought,
+            "look", float(won), seen, won, over, number != 1, {"agent": agent, "success": won},
+        )  # fmt: skip
+        episode.transitions.append(turn)
         dialogue += [{"role": "assistant", "content": thought}, {"role": "user", "content": seen}]
     return episode

@@ -13,15 +13,12 @@ addEventListener("securitypolicyviolation", (e) => problems.push(`refused: ${e.v
 
 
 class Pages(Browser):
-    """A tab of the viewer."""
-
     def watch(self) -> None:
         """From now on ``problems()`` knows of errors and of content that the policy refused."""
         self._call("Page.enable")
         self._call("Page.addScriptToEvaluateOnNewDocument", source=_WATCH)
 
     def problems(self) -> list[str]:
-        """What went wrong on the page so far."""
         return list(self.run("window.problems"))
 
     def theme(self, name: str) -> None:
@@ -30,20 +27,21 @@ class Pages(Browser):
         self._call("Emulation.setEmulatedMedia", features=[feature])
 
     def is_there(self, selector: str) -> None:
-        """Waits for an element."""
         self.wait_for(f"document.querySelector({selector!r}) !== null")
 
     def text(self, selector: str) -> str:
-        """The text of an element that is there."""
         self.is_there(selector)
         return str(self.run(f"document.querySelector({selector!r}).textContent"))
+
+    def texts(self, selector: str) -> list[str]:
+        found = f"[...document.querySelectorAll({selector!r})].map(e => e.textContent)"
+        return list(self.run(found))
 
     def address(self) -> str:
         """The part of the address behind the ``#``."""
         return str(self.run("location.hash"))
 
     def wheel(self, selector: str, pixels: int) -> None:
-        """Turns the mouse wheel over an element."""
         x, y, *_ = self._box(selector)
         self._call(
             "Input.dispatchMouseEvent", type="mouseWheel", x=x + 20, y=y + 20, deltaX=0, deltaY=pixels

@@ -1,55 +1,32 @@
-"""The viewer's answers: against the files themselves, while a run grows, and to hostile requests."""
+"""The viewer's answers: against the files, while a run grows, of damaged files, to hostile requests."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("fastapi")
-
 from hypothesis import given
 from hypothesis import strategies as st
+from programs import said
 from servers import wait_until
 from starlette.testclient import TestClient
 
 from paw_gym.transition import Episode, Transition, read_jsonl
 from paw_train.reporting.pages import blocks, changes
 from paw_train.viewer.app import create_app
+from paw_train.viewer.conversation import calls, conversation, notes
 from paw_train.viewer.folders import find_runs
+from paw_train.viewer.measurements import differences, evaluation_of
+from paw_train.viewer.store import in_tree_order
 
-Ask = Callable[..., Any]
-
-
-@pytest.fixture
-def opened() -> Iterator[Callable[[Path], Ask]]:
-    clients: list[TestClient] = []
-
-    def open_run(folder: Path) -> Ask:
-        client = TestClient(create_app(folder), base_url="http://127.0.0.1")
-        client.__enter__()
-        clients.append(client)
-
-        def ask(name: str, status: int = 200, **parameters: Any) -> Any:
-            answer = client.get(f"/api/{name}", params=parameters)
-            assert answer.status_code == status, answer.text
-            return answer.json()
-
-        name = ask("runs")["runs"][0]["name"]
-        wait_until(lambda: ask("pulse", run=name)["indexing"] is None)
-        ask.client = client  # type: ignore[attr-defined]
-        return ask
-
-    yield open_run
-    for client in clients:
-        client.__exit__(None, None, None)
+from .conftest import ADDRESS, Ask, Opened
+from .made_evaluation import EXAMPLE, REFLECTION, write_evaluation
 
 
 def _episodes(run: Path) -> dict[str, tuple[int, Episode, dict[str, Any]]]:
@@ -74,7 +51,7 @@ def _listed(ask: Ask, **filters: Any) -> list[dict[str, Any]]:
             return rows
 
 
-def test_lists_hold_what_the_files_do(opened: Callable[[Path], Ask], small_run: Path) -> None:
+def test_lists_hold_what_the_files_do(opened: Opened, small_run: Path) -> None:
     ask, files = opened(small_run), _episodes(small_run)
     assert [row["key"] for row in _listed(ask)] == list(files)
     turns = [(key, t.step) for key, (_, e, _) in files.items() for t in e.transitions]
@@ -92,7 +69,7 @@ def test_lists_hold_what_the_files_do(opened: Callable[[Path], Ask], small_run: 
         assert row["selected"] == sum(s["selected"] for s in record["steps"])
 
 
-def test_filters_against_the_files(opened: Callable[[Path], Ask], small_run: Path) -> None:
+def test_filters_against_the_files(opened: Opened, small_run: Path) -> None:
     ask, files = opened(small_run), _episodes(small_run)
 
     def wanted(test: Callable[[int, Episode, Any], bool]) -> list[str]:
@@ -127,9 +104,7 @@ def test_filters_against_the_files(opened: Callable[[Path], Ask], small_run: Pat
     assert by_surprise == sorted(by_surprise, reverse=True)
 
 
-def test_an_episode_is_shown_as_it_is_in_its_files(
-    opened: Callable[[Path], Ask], small_run: Path
-) -> None:
+def test_an_episode_is_shown_as_it_is_in_its_files(opened: Opened, small_run: Path) -> None:
     ask, files = opened(small_run), _episodes(small_run)
     for key in list(files)[::31]:
         _, episode, record = files[key]
@@ -145,7 +120,14 @@ def test_an_episode_is_shown_as_it_is_in_its_files(
         assert {e["task_id"] for e in beside} == {episode.task_id}
 
 
-def test_a_row_is_found_in_a_long_list(opened: Callable[[Path], Ask], small_run: Path) -> None:
+def test_branches_follow_the_episode_they_branched_from() -> None:
+    parents = {"a1": "a", "b1": "b", "a2": "a", "a1x": "a1", "lost": "not recorded"}
+    recorded = [{"episode_id": n, "parent": parents.get(n)} for n in ("a", "b", *parents)]
+    shown = [e["episode_id"] for e in in_tree_order(recorded)]
+    assert shown == ["a", "a1", "a1x", "a2", "b", "b1", "lost"]
+
+
+def test_a_row_is_found_in_a_long_list(opened: Opened, small_run: Path) -> None:
     ask = opened(small_run)
     rows = _listed(ask, view="turns", invalid=True)
     row = rows[len(rows) // 2]
@@ -156,9 +138,7 @@ def test_a_row_is_found_in_a_long_list(opened: Callable[[Path], Ask], small_run:
     assert ask("list", run="small", around="nothing.7")["at"] is None
 
 
-def test_a_run_is_followed_while_it_trains(
-    opened: Callable[[Path], Ask], small_run: Path, tmp_path: Path
-) -> None:
+def test_a_run_is_followed_while_it_trains(opened: Opened, small_run: Path, tmp_path: Path) -> None:
     run = tmp_path / "small"
     run.mkdir()
     for name in ("rollouts", "tokens"):
@@ -197,28 +177,26 @@ def test_a_run_is_followed_while_it_trains(
     ask("episode", 404, run="small", key="000002.0")
 
 
-def test_damaged_files_cost_only_what_is_damaged(
-    opened: Callable[[Path], Ask], tmp_path: Path
-) -> None:
+def _recorded(turn: dict[str, Any] | None = None, **changes: Any) -> str:
+    step = Transition(
+        "e", "t", "t#1", 0, "p", "o", "r", "a", 1.0, "o", True, False, True, {"success": True}
+    )
+    episode = Episode("e", "t", "t#1", transitions=[step]).to_dict()
+    episode["transitions"][0] |= turn or {}
+    return json.dumps(episode | changes)
+
+
+def test_damaged_files_cost_only_what_is_damaged(opened: Opened, tmp_path: Path) -> None:
     run = tmp_path / "damaged"
-    (run / "rollouts").mkdir(parents=True)
-    (run / "tokens").mkdir()
-    good = Episode("e", "t", "t#1", transitions=[
-        Transition("e", "t", "t#1", 0, "p", "o", "r", "a", 1.0, "o", True, False, True, {"success": True})
-    ])  # fmt: skip
-    line = json.dumps(good.to_dict())
-    strange = good.to_dict()
-    strange["transitions"][0]["reward"] = "much"
-    lines = [
-        line,
-        "{",
-        "[1]",
-        '{"env_id": 3}',
-        json.dumps(strange),
-        line.replace("1.0", "NaN"),
-        line,
-    ]
-    (run / "rollouts" / "000001.jsonl").write_text("\n".join(lines) + "\n" + line[:20])
+    for name in ("rollouts", "tokens"):
+        (run / name).mkdir(parents=True)
+    good, half = _recorded(), {"action": "a\ud800b"}  # half a surrogate pair
+    kept = [good, _recorded({"reward": math.nan}), _recorded(half), good]
+    lost = [
+        "{", "[1]", '{"env_id": 3}', _recorded({"reward": "much"}),
+        _recorded({"reward": 10**400}), _recorded(task_type={"not": "a text"}),
+    ]  # fmt: skip
+    (run / "rollouts" / "000001.jsonl").write_text("\n".join([*kept, *lost, good, good[:20]]))
     (run / "rollouts" / "000010.jsonl").write_bytes(b"PAR1 not really\n")
     (run / "tokens" / "000001.jsonl").write_text(
         '{"episode_id": "t#1", "lambda": NaN, "steps": [{"step": 0, "observation": '
@@ -228,55 +206,15 @@ def test_damaged_files_cost_only_what_is_damaged(
     (run / "config.json").write_text("[")
     ask = opened(run)
     rows = ask("list", run="damaged")["rows"]
-    assert {"000001.0", "000001.6"} <= {row["key"] for row in rows}
+    assert {f"000001.{number}" for number in (0, 2, 3, 10)} <= {row["key"] for row in rows}
     info = ask("run", run="damaged")
-    assert any("damaged" in note for note in info["notes"]) and info["settings"] == {}
+    assert info["settings"] == {}
+    for number in range(5, 11):
+        assert any(f"record {number}" in note for note in info["notes"])
     for row in rows:
         ask("episode", run="damaged", key=row["key"])
+    assert ask("episode", run="damaged", key="000001.2")["turns"][0]["action"] == "a\ud800b"
     ask("curves", run="damaged"), ask("pulse", run="damaged"), ask("runs")
-
-
-def _many(folder: Path, name: str, *actions: str) -> Path:
-    """A run of episodes with a turn each."""
-    (folder / name / "rollouts").mkdir(parents=True)
-    lines = []
-    for number, action in enumerate(actions):
-        turn = Transition(
-            "e", "t", f"t#{action}{number}", 0, "p", "o", action, action, 1.0, "o",
-            True, False, True, {"success": True},
-        )  # fmt: skip
-        episode = Episode("e", "t", f"t#{action}{number}", transitions=[turn])
-        lines.append(json.dumps(episode.to_dict()))
-    (folder / name / "rollouts" / "000001.jsonl").write_text("\n".join(lines) + "\n")
-    return folder / name
-
-
-def test_half_a_surrogate_pair_does_not_stop_the_index(
-    opened: Callable[[Path], Ask], tmp_path: Path
-) -> None:
-    run = _many(tmp_path, "odd", "fine", "a\ud800b", "fine")
-    ask = opened(run)
-    rows = ask("list", run="odd")["rows"]
-    assert len(rows) == 3 and ask("run", run="odd")["notes"] == []
-    for row in rows:
-        ask("episode", run="odd", key=row["key"])
-    assert ask("episode", run="odd", key=rows[1]["key"])["turns"][0]["action"] == "a\ud800b"
-
-
-def test_a_value_that_the_index_cannot_hold_costs_its_record_alone(
-    opened: Callable[[Path], Ask], tmp_path: Path
-) -> None:
-    run = _many(tmp_path, "huge", "one", "two")
-    first, second = (run / "rollouts" / "000001.jsonl").read_text().splitlines()
-    number, kind = json.loads(first), json.loads(first)
-    number["transitions"][0]["reward"] = 10**400
-    kind["task_type"] = {"not": "a text"}
-    lines = [first, json.dumps(number), json.dumps(kind), second]
-    (run / "rollouts" / "000001.jsonl").write_text("\n".join(lines) + "\n")
-    ask = opened(run)
-    assert [row["key"] for row in ask("list", run="huge")["rows"]] == ["000001.0", "000001.3"]
-    [note] = ask("run", run="huge")["notes"]
-    assert "record 2" in note and "record 3" in note
 
 
 HOSTILE = [
@@ -285,17 +223,20 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_no_name_reaches_the_file_system(
-    opened: Callable[[Path], Ask], small_run: Path, name: str
-) -> None:
+def test_no_name_reaches_the_file_system(opened: Opened, small_run: Path) -> None:
     ask = opened(small_run)
-    ask("episode", 404, run="small", key=name)
-    ask("group", 404, run="small", key=name)
-    for what in ("run", "curves", "list", "pulse"):
-        ask(what, 404, run=name or "?")
-    answer = ask.client.get(f"/static/{name}")  # type: ignore[attr-defined]
-    assert answer.status_code in (307, 404) and "root:" not in answer.text
+    for name in HOSTILE:
+        ask("episode", 404, run="small", key=name)
+        ask("group", 404, run="small", key=name)
+        for what in ("run", "curves", "list", "pulse"):
+            ask(what, 404, run=name or "?")
+        answer = ask.client.get(f"/static/{name}")  # type: ignore[attr-defined]
+        assert answer.status_code in (307, 404) and "root:" not in answer.text
+
+
+@pytest.fixture(scope="module")
+def client(small_run: Path) -> TestClient:
+    return TestClient(create_app(small_run), ADDRESS)
 
 
 @given(
@@ -305,33 +246,23 @@ def test_no_name_reaches_the_file_system(
         st.one_of(st.text(max_size=30), st.integers().map(str), st.floats().map(str)),
     )
 )  # fmt: skip
-def test_no_question_breaks_it(small_run: Path, parameters: dict[str, str]) -> None:
-    global _fuzzed
-    if _fuzzed is None:
-        _fuzzed = TestClient(create_app(small_run), base_url="http://127.0.0.1")
+def test_no_question_breaks_it(client: TestClient, parameters: dict[str, str]) -> None:
     for what in ("list", "episode"):
-        answer = _fuzzed.get(f"/api/{what}", params={"run": "small", **parameters})
+        answer = client.get(f"/api/{what}", params={"run": "small", **parameters})
         assert answer.status_code < 500
         answer.json()
 
 
-_fuzzed: TestClient | None = None
+def test_its_own_names_are_answered(small_run: Path) -> None:
+    client = TestClient(create_app(small_run, hosts=["named.example"]), ADDRESS)
+    for host in ("localhost", "[::1]:8765", "192.168.0.7:8765", "named.example"):
+        for path in ("/", "/api/runs", "/static/main.js"):
+            assert client.get(path, headers={"Host": host}).status_code == 200
+    for host in ("localhost.evil.example:8765", ""):
+        assert client.get("/", headers={"Host": host}).status_code == 421
 
 
-@pytest.mark.parametrize(
-    ("host", "status"),
-    [("127.0.0.1:8765", 200), ("localhost", 200), ("[::1]:8765", 200), ("evil.example", 421),
-     ("127.0.0.1.evil.example", 421), ("localhost.evil.example:8765", 421), ("", 421),
-     ("192.168.0.7:8765", 200), ("named.example", 200)],
-)  # fmt: skip
-def test_only_its_own_names_are_answered(small_run: Path, host: str, status: int) -> None:
-    client = TestClient(create_app(small_run, hosts=["named.example"]), base_url="http://127.0.0.1")
-    for path in ("/", "/api/runs", "/static/main.js"):
-        assert client.get(path, headers={"Host": host}).status_code == status
-
-
-def test_headers_allow_nothing_from_elsewhere(small_run: Path) -> None:
-    client = TestClient(create_app(small_run), base_url="http://127.0.0.1")
+def test_headers_allow_nothing_from_elsewhere(client: TestClient) -> None:
     page = client.get("/")
     policy = page.headers["content-security-policy"]
     assert "default-src 'none'" in policy and "unsafe" not in policy and "http" not in policy
@@ -345,22 +276,25 @@ def test_headers_allow_nothing_from_elsewhere(small_run: Path) -> None:
     assert client.get("/docs").status_code == client.get("/openapi.json").status_code == 404
 
 
-def test_a_token_is_asked_for(small_run: Path) -> None:
-    client = TestClient(create_app(small_run, token="secret"), base_url="http://127.0.0.1")
-    assert client.get("/api/runs").status_code == 401
-    assert client.get("/api/runs", auth=("me", "secret")).status_code == 200
-
-
-def test_runs_of_a_folder_are_found(small_run: Path, tmp_path: Path) -> None:
+def test_runs_of_a_folder_are_found(small_run: Path, opened: Opened, tmp_path: Path) -> None:
     for name in ("grid/a-seed0", "grid/b-seed0"):
-        shutil.copytree(small_run, tmp_path / name)
+        (tmp_path / name).mkdir(parents=True)
+        shutil.copy(small_run / "config.json", tmp_path / name)
+    write_evaluation(tmp_path / "grid" / "b-seed0" / "eval-panel")
     (tmp_path / "grid" / "logs").mkdir()
     (tmp_path / "grid" / "a-seed0" / "checkpoints" / "best").mkdir(parents=True)
     model = tmp_path / "grid" / "warm-starts" / "0" / "model"  # shared, with settings of its own
     model.mkdir(parents=True)
     for name in ("config.json", "model.safetensors"):
         (model / name).write_text("{}")
-    assert list(find_runs(tmp_path)) == ["grid/a-seed0", "grid/b-seed0"]
+    ask = opened(tmp_path)
+    assert {row["name"]: row["kind"] for row in ask("runs")["runs"]} == {
+        "grid/a-seed0": "training",
+        "grid/b-seed0": "training",
+        "grid/b-seed0/eval-panel": "evaluation",
+    }
+    assert ask("runs")["first"] is None
+    assert list(find_runs(tmp_path / "grid" / "b-seed0")) == ["b-seed0", "b-seed0/eval-panel"]
     with pytest.raises(ValueError, match="holds no run"):
         find_runs(tmp_path / "grid" / "logs")
     with pytest.raises(ValueError, match="no folder"):
@@ -384,5 +318,122 @@ def test_a_responses_parts_are_the_response(pieces: list[str]) -> None:
 
 
 def test_the_viewer_starts_without_torch() -> None:
-    code = "import sys, paw_train.viewer.app; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    code = "import sys, paw_train.viewer.app; print('torch' in sys.modules)"
+    assert said("-c", code) == "False"
+
+
+def test_an_evaluation_is_not_shown_as_training(tmp_path: Path, opened: Opened) -> None:
+    write_evaluation(tmp_path / "eval-x")
+    ask = opened(tmp_path)
+    [run] = ask("runs")["runs"]
+    wanted = {
+        "kind": "evaluation",
+        "agent": "reflexion",
+        "model": "openai:small-model",
+        "seed": 7,
+        "cost": "$0.0421",
+        "score": 0.5,
+        "algorithm": None,
+        "world_model": None,
+        "state": "finished",
+    }
+    assert {name: run[name] for name in wanted} == wanted
+    found = ask("state", run="eval-x")["evaluation"]
+    assert found["overall"]["success_rate"] == pytest.approx(1 / 3)
+    assert [(part["name"], part["n"]) for part in found["types"]] == [("cool", 2), ("clean", 1)]
+    assert found["measured"]["truncated_rate"] == 0.25
+    assert found["measured"]["something_new"] == "kept"  # of a version that this one does not know
+    assert found["details"]["agent_settings"] == {"trials": 3, "examples": 2}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [{}, {"success_rate": None, "n": 0, "ci95": None}, {"success_rate": 2.0, "n": 3},
+     {"by_type": [1], "averages": 3, "score": "x", "runs": [1, {}], "tokens": [], "pass_at_k": {"1": 2},
+      "agent": 5, "settings": "none", "cost": "free"}],
+)  # fmt: skip
+def test_a_result_without_what_is_expected_still_has_a_page(value: dict[str, Any]) -> None:
+    found = evaluation_of(value)
+    assert found["overall"] is None and found["types"] == [] and found["cost"] is None
+    json.dumps(found, allow_nan=False)
+
+
+def test_requests_are_shown_exactly_as_sent(tmp_path: Path) -> None:
+    folder = write_evaluation(tmp_path / "e")
+    episode = next(iter(read_jsonl(folder / "episodes.jsonl")))
+    turns = conversation(episode, None)
+    before: list[Any] = []
+    for turn, step in zip(turns, range(2), strict=True):
+        [call] = turn["calls"]
+        before = [*before[: call["same"]], *call["messages"]]
+        assert len(before) == 1 + 2 * step
+        assert EXAMPLE in before[0]["content"] and REFLECTION in before[0]["content"]
+    assert before[2]["content"] == episode.transitions[0].next_observation
+    assert notes(episode)["reflections"] == [REFLECTION]
+    assert "calls" not in notes(episode)
+    for damaged in (None, 3, [3], [{}], [{"messages": 3}]):
+        assert calls(damaged) == []
+    assert calls([{"same": -1, "messages": [1, {"role": "user"}]}]) == [
+        {"same": 0, "messages": [{"role": "user"}]}
+    ]
+
+
+def test_settings_that_differ(tmp_path: Path, opened: Opened) -> None:
+    a: dict[str, Any] = {
+        "name": "a",
+        "seed": 0,
+        "world_model": {"loss": "cmae", "rho": 0.2},
+        "env": {},
+    }
+    b: dict[str, Any] = {
+        "name": "b",
+        "seed": 0,
+        "world_model": {"loss": "ce"},
+        "env": {"split": "x"},
+    }
+    for settings in (a, b):
+        (tmp_path / settings["name"]).mkdir()
+        (tmp_path / settings["name"] / "config.json").write_text(json.dumps(settings))
+    ask = opened(tmp_path)
+    assert ask("differences", run=["a", "b"])["differences"] == [
+        {"key": "world_model.loss", "values": ["cmae", "ce"]},
+        {"key": "world_model.rho", "values": ["0.2", None]},
+        {"key": "env.split", "values": [None, "x"]},
+    ]
+    assert differences([a]) == differences([]) == []
+    ask("differences", 404, run=["a", "nowhere"])
+
+
+def test_alarms_are_told(tmp_path: Path, opened: Opened, small_run: Path) -> None:
+    shutil.copy(small_run / "config.json", tmp_path)
+    rows = [
+        {"update": u, "success_rate": (0.6 if u < 30 else 0.05) + u % 2 / 50} for u in range(1, 61)
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    [alarm] = opened(tmp_path)("runs")["runs"][0]["alarms"]
+    assert alarm["kind"] == "success" and alarm["ongoing"] and 30 <= alarm["first"] < 46
+
+
+DAMAGE = {
+    "empty": b"",
+    "truncated": b'{"update": 1, "success_rate": 0.5}\n{"update": 2, "succ',
+    "not UTF-8": b'{"update": 1, "name": "\xff\xfe\xe9"}\n\xff\xfe\n',
+    "other JSON": b"[1, 2]\n",
+    "zeros": b"\x00" * 64,
+}
+
+
+@pytest.mark.parametrize("content", DAMAGE.values(), ids=DAMAGE)
+def test_damaged_files_are_no_end(tmp_path: Path, opened: Opened, content: bytes) -> None:
+    run = "config.json metrics.jsonl validation.jsonl eval_after.json episodes.jsonl"
+    for folder, names in (("run", run), ("evaluation", "result.json episodes.jsonl")):
+        (tmp_path / folder).mkdir()
+        for name in names.split():
+            (tmp_path / folder / name).write_bytes(content)
+    ask = opened(tmp_path)
+    listed = {row["name"]: row for row in ask("runs")["runs"]}
+    assert listed["evaluation"]["kind"] == "evaluation" and listed["run"]["kind"] == "training"
+    for name in listed:
+        assert ask("run", run=name)["episodes"] == 0
+        ask("curves", run=name)
+    assert ask("list", run="run")["rows"] == []

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("fastapi")
-
 from paw_gym.transition import Episode, Transition, read_jsonl, write_jsonl
+
+from .made_evaluation import EXAMPLE, REFLECTION, write_evaluation
 
 _TOKENS = """[...document.querySelectorAll(".turn-card")].map((card) =>
     [...card.querySelectorAll(".observation .tok")].map((tok) => [
@@ -110,15 +110,12 @@ def test_a_real_run_from_curves_to_a_turn(real_run: Path, view: Any, pages: Any)
     assert f"λ {record['lambda']:g}" in pages.text(".meta")
     pages.key("a")  # admissible actions on demand
     pages.wait_for("document.querySelectorAll('.admissible[open] li').length > 0")
-    listed = pages.run(
-        "[...document.querySelector('.admissible').querySelectorAll('li')].map(e => e.textContent)"
-    )
-    assert listed == record["steps"][0]["admissible"]
+    first = ".turn-card[data-step='0'] .admissible li"
+    assert pages.texts(first) == record["steps"][0]["admissible"]
     pages.key("w")  # without the world model: the plain observation
     pages.wait_for("document.querySelector('.observation .tok') === null")
     episode = list(read_jsonl(real_run / "rollouts" / "000001.jsonl"))[1]
-    shown = pages.run("[...document.querySelectorAll('.observation')].map(e => e.textContent)")
-    assert shown == [t.next_observation for t in episode.transitions]
+    assert pages.texts(".observation") == [t.next_observation for t in episode.transitions]
     assert pages.problems() == []
 
 
@@ -137,10 +134,7 @@ def test_a_brush_chooses_updates_everywhere(small_run: Path, view: Any, pages: A
     pages.wait_for(kept.format(count))
     pages.key("3")
     _counts(pages, f"{count} episodes")
-    origins = set(
-        pages.run("[...document.querySelectorAll('.row .origin')].map(e => e.textContent)")
-    )
-    assert origins <= {f"u{u}" for u in range(first, end + 1)}
+    assert set(pages.texts(".row .origin")) <= {f"u{u}" for u in range(first, end + 1)}
     pages.key("x")
     _counts(pages, f"{8 * last} episodes")
     pages.back()
@@ -209,8 +203,8 @@ def test_the_keyboard_and_the_address(small_run: Path, view: Any, pages: Any) ->
 def test_hostile_text_stays_text(view: Any, pages: Any, tmp_path: Path) -> None:
     bad = '<script>window.owned=1</script><img src=x onerror="window.owned=1">\u202e\x00\x1b[31m<|im_end|>'
     run = tmp_path / '<b>"run" &amp; 100%'
-    (run / "rollouts").mkdir(parents=True)
-    (run / "tokens").mkdir()
+    for name in ("rollouts", "tokens"):
+        (run / name).mkdir(parents=True)
     step = Transition("e", bad, bad, 0, bad, bad, f"<think>{bad}</think><action>{bad}</action>{bad}", bad,
                       -1.0, bad, False, True, False, {"problem": bad, "success": False})  # fmt: skip
     episode = Episode("e", bad, bad, bad, bad, 0, "window", [step], None)
@@ -232,10 +226,7 @@ def test_hostile_text_stays_text(view: Any, pages: Any, tmp_path: Path) -> None:
         if tab == "episodes":
             pages.key("o"), pages.key("a")
             pages.wait_for("document.querySelectorAll('.admissible li, .prompt pre').length === 2")
-        assert (
-            pages.run("document.querySelectorAll('img[src=x], script:not([src]), main b b').length")
-            == 0
-        )
+        assert pages.texts("img[src=x], script:not([src]), main b b") == []
         assert "<script>" in pages.run("document.querySelector('main').textContent")
         assert pages.run("window.owned") is None
     assert "\u202e" not in pages.run("document.querySelector('main').textContent")
@@ -267,21 +258,17 @@ def test_a_page_follows_the_run(small_run: Path, view: Any, pages: Any, tmp_path
     assert pages.problems() == []
 
 
-def _overflow(pages: Any) -> list[str]:
-    """What sticks out of the page to the right."""
-    return list(
-        pages.run(
-            "document.documentElement.scrollWidth <= innerWidth ? [] : [...document.querySelectorAll('*')]"
-            ".filter(e => e.getBoundingClientRect().right > innerWidth + 1).map(e => e.className)"
-        )
-    )
+def _fits(pages: Any) -> None:
+    """Nothing sticks out to the right, neither on a telephone nor in either theme."""
+    for width, theme in ((420, "dark"), (1280, "light")):
+        pages.size(width, 900)
+        pages.theme(theme)
+        pages.wait_for(_DRAWN)
+        assert pages.run("document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_an_evaluation_has_a_page_of_its_own(
-    made: Any, tmp_path: Path, view: Any, pages: Any
-) -> None:
-    folder = made.write_evaluation(tmp_path / "eval-x")
-    pages.open(view(folder))
+def test_an_evaluation_has_a_page_of_its_own(tmp_path: Path, view: Any, pages: Any) -> None:
+    pages.open(view(write_evaluation(tmp_path / "eval-x")))
     pages.is_there(".types tbody tr")
     assert pages.address().startswith("#/eval-x/result")
     text = pages.text("main")
@@ -289,31 +276,25 @@ def test_an_evaluation_has_a_page_of_its_own(
         assert wanted in text
     assert "The rates are of 3 of 4 tasks. 1 episode failed with an error." in text
     assert "world model" not in text.lower() and " RL" not in text
-    tabs = pages.run("[...document.querySelectorAll('[role=tab]')].map(e => e.textContent)")
-    assert tabs == ["Result", "Groups", "Episodes", "Turns"]
-    for width, theme in ((420, "dark"), (1280, "light")):
-        pages.size(width, 900)
-        pages.theme(theme)
-        assert _overflow(pages) == []
-    pages.wait_for("document.querySelector('.kept a[href*=\"outcome=solved\"]') !== null")
+    assert pages.texts("[role=tab]") == ["Result", "Groups", "Episodes", "Turns"]
+    _fits(pages)
     pages.click(".kept a[href*='outcome=solved']")
     pages.is_there(".row.episode")
     pages.key("j")
     pages.is_there(".agent-notes li")
-    assert made.REFLECTION in pages.text(".agent-notes")
+    assert REFLECTION in pages.text(".agent-notes")
     pages.key("m")
     pages.is_there("details.sent[open] .message")
-    sent = pages.run("[...document.querySelectorAll('.message pre')].map(e => e.textContent)")
-    assert made.EXAMPLE in sent[0] and made.REFLECTION in sent[0]
+    sent = pages.texts(".message pre")
+    assert EXAMPLE in sent[0] and REFLECTION in sent[0]
     pages.key("x")
     pages.wait_for("document.querySelectorAll('.row.episode').length === 4")
     pages.key("G")
     pages.is_there(".error-text")
-    # the badge is a badge, not the box of the error's text
-    height = pages.run(
-        "document.querySelector('.meta .badge.error').getBoundingClientRect().height"
-    )
-    assert height < 30
+    badge = "document.querySelector('.meta .badge.error')"
+    assert (
+        pages.run(f"{badge}.getBoundingClientRect().height") < 30
+    )  # not the box of the error's text
     assert pages.problems() == []
 
 
@@ -348,11 +329,7 @@ def test_runs_over_one_another(small_run: Path, tmp_path: Path, view: Any, pages
         ".map(e => getComputedStyle(e).backgroundColor)"
     )
     assert colours == legend and len(set(colours)) == 2
-    rows = pages.run(
-        "[...document.querySelectorAll('.differences tbody tr')]"
-        ".map(r => [...r.children].map(c => c.textContent))"
-    )
-    assert rows == [["seed", "3", "20"]]
+    assert pages.texts(".differences tbody tr > *") == ["seed", "3", "20"]
     line = f"document.querySelector('{chart} .line').getAttribute('points')"
     pages.wait_for(_DRAWN)
     before = pages.run(line)
@@ -363,11 +340,7 @@ def test_runs_over_one_another(small_run: Path, tmp_path: Path, view: Any, pages
     # what was measured stays behind the mean of it
     assert pages.run(f"document.querySelector('{chart} .raw').getAttribute('points')") == before
     assert pages.text(".smoothing output") == "mean of 9 updates"
-    for width, theme in ((420, "dark"), (1280, "light")):
-        pages.size(width, 900)
-        pages.theme(theme)
-        pages.wait_for(_DRAWN)
-        assert _overflow(pages) == []
+    _fits(pages)
     pages.click(".legend-runs .remove")
     pages.wait_for("document.querySelectorAll('.legend-runs .swatch').length === 1")
     assert pages.problems() == []

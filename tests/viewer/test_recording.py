@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import hostile
 import pytest
 import torch
 from files import measured
@@ -18,6 +19,7 @@ from paw_gym.transition import read_jsonl
 from paw_train.algorithms.experience import prepare
 from paw_train.algorithms.pool import collect
 from paw_train.policies.local.policy import LocalPolicy
+from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.rollout import Trajectory
 from paw_train.settings import Settings
 from paw_train.training.recording import TokenTexts, record, token_records
@@ -30,7 +32,6 @@ def _policy() -> LocalPolicy:
 
 
 def _played(policy: LocalPolicy, conversation: bool) -> list[Trajectory]:
-    """Four episodes of two groups, their tokens drawn at random."""
     episodes = [(0, 2, 10.0), (0, 3, 0.0), (1, 1, 0.0), (1, 2, -1.0)]
     played = made_up(conversation, episodes, range(len(policy.tokenizer)))
     for trajectory in played:
@@ -39,9 +40,8 @@ def _played(policy: LocalPolicy, conversation: bool) -> list[Trajectory]:
 
 
 def _settings(**changes: Any) -> Settings:
-    plain = {"rollout": {"temperature": 0.7}, "optimizer": {"micro_batch_tokens": 40}, **changes}
-    settings = Settings.read(plain)
-    return settings
+    plain = {"rollout": {"temperature": 0.7}, "optimizer": {"micro_batch_tokens": 40}}
+    return Settings.read(plain | changes)
 
 
 def _records(policy: LocalPolicy, played: list[Trajectory], settings: Settings) -> list[Any]:
@@ -116,25 +116,13 @@ def test_an_episode_that_was_not_learned_from_has_no_tokens(tmp_path: Path) -> N
 
 
 def test_characters_spread_over_tokens_stay_whole() -> None:
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    bytes_only = Tokenizer(models.BPE({c: i for i, c in enumerate(alphabet)}, []))
-    bytes_only.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    bytes_only.decoder = decoders.ByteLevel()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bytes_only)
-
-    class Chat:
-        def raw(self, ids: list[int]) -> str:
-            return str(tokenizer.decode(ids))
-
+    chat = ChatFormat(hostile.byte_tokenizer())
     text = "a 模型 🙂é!"
-    ids = tokenizer(text)["input_ids"]
-    pieces = TokenTexts(Chat())(ids)  # type: ignore[arg-type]
+    ids = chat.content(text)
+    pieces = TokenTexts(chat)(ids)
     assert "".join(pieces) == text and len(pieces) == len(ids) == len(text.encode())
     assert pieces[2:5] == ["", "", "模"]
-    assert "".join(TokenTexts(Chat())(ids[:4])) == tokenizer.decode(ids[:4])  # type: ignore[arg-type]
+    assert "".join(TokenTexts(chat)(ids[:4])) == chat.raw(ids[:4])
 
 
 @pytest.mark.slow
