@@ -15,6 +15,7 @@ from paw_train.agents import make_agent
 from paw_train.agents.examples import ExampleSource
 from paw_train.agents.protocol import Agent
 from paw_train.evaluation import agent_env_maker
+from paw_train.rollouts.policy import Policy
 from paw_train.settings import EnvSettings
 from paw_train.settings.rollout import RolloutSettings
 
@@ -50,7 +51,7 @@ class Table:
 
     Args:
         name: the agent's.
-        answers: of its model; ``None``: no model.
+        answers: of its model, or a real one; ``None``: no model.
         env: settings of the environment.
         split: of its tasks.
         count: tasks played, the first ones.
@@ -60,7 +61,7 @@ class Table:
     def __init__(
         self,
         name: str,
-        answers: Answers | None,
+        answers: Answers | Policy | None,
         env: EnvSettings | None = None,
         split: str = "",
         count: int = 4,
@@ -68,7 +69,7 @@ class Table:
         **settings: Any,
     ) -> None:
         env = env or EnvSettings(id="test/Doors-v0")
-        self.policy = ScriptedPolicy(answers) if answers else None
+        self.policy: Any = ScriptedPolicy(answers) if callable(answers) else answers
         self.agent: Agent = make_agent(name, self.policy, rollout, settings)
         probe = agent_env_maker(env, split)()
         self.task_ids = list(probe.tasks.ids[:count])
@@ -77,7 +78,6 @@ class Table:
         self.agent.prepare(ExampleSource(self.make_env, self.task_ids))
 
     def play(self, task_ids: Sequence[str] | None = None, seed: int = 0) -> dict[str, Episode]:
-        """The episodes that count, by task."""
         ids = list(task_ids or self.task_ids)
         done: list[Episode] = []
         seeds = {task_id: i for i, task_id in enumerate(self.task_ids)}

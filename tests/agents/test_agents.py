@@ -6,11 +6,14 @@ import re
 from collections import Counter
 from typing import Any
 
+import hostile
 import pytest
 
 from paw_gym.prompts import PromptTemplate
 from paw_train.agents import AGENTS, make_agent
-from paw_train.rollouts.policy import Request
+from paw_train.agents.dialogue import Dialogue
+from paw_train.rollouts.chat import ChatFormat
+from paw_train.rollouts.policy import Request, Response
 from paw_train.settings import EnvSettings
 from paw_train.settings.rollout import RolloutSettings
 
@@ -30,7 +33,6 @@ def solves(request: Request) -> str:
 
 
 def looks_around(request: Request) -> str:
-    """Something that every environment accepts, or at least can read."""
     text = request.messages[-1]["content"]
     if "<search>" in text or "<information>" in text or "<search>" in str(request.messages[0]):
         return "<think>hm</think><search>who</search>"
@@ -65,7 +67,6 @@ FORMS = {
     "paw_gym/SearchQA-v0": ("dev", {"num_passages": 300}),
     "paw_gym/WebShop-v0": ("train", {"max_steps": 4}),
 }
-"""environments whose agents write in forms of their own: commands, questions, clicks"""
 FEW: dict[str, dict[str, Any]] = {
     "react_paper": {"examples": 1},
     "reflexion_paper": {"trials": 2, "examples": 0},
@@ -137,19 +138,13 @@ def test_a_request_without_an_answer_fails_its_episode_alone(table: Any, name: s
 
 
 def test_plain_asks_for_the_action_alone_and_cot_for_reasoning(table: Any) -> None:
-    def directly(request: Request) -> str:
-        return f"<action>open door {goal(request)}</action>"
-
-    plain, cot = table("plain", directly), table("cot", solves)
-    for episode in plain.play().values():
-        assert episode.success
-        assert "<think>" not in episode.transitions[0].prompt
-        assert episode.transitions[0].action_is_valid
-    for episode in cot.play().values():
-        assert episode.success
-        generic = PromptTemplate.load("generic")
-        first = episode.transitions[0].prompt
-        assert generic.ask in first
+    ask = PromptTemplate.load("generic").ask
+    for name, thought in (("plain", ""), ("cot", "<think>hm</think>")):
+        players = table(name, lambda r, t=thought: f"{t}<action>open door {goal(r)}</action>")
+        for episode in players.play().values():
+            (first,) = episode.transitions
+            assert episode.success and first.action_is_valid
+            assert (ask in first.prompt) == ("<think>" in first.prompt) == (name == "cot")
 
 
 @pytest.mark.parametrize("name", ["cot", "react", "reflexion", "self_consistency"])
@@ -173,10 +168,9 @@ class TestSelfConsistency:
         doors = [2, 1, 3, 1, 2, 1]
         episode = self.play(table, [act(f"open door {n}", str(i)) for i, n in enumerate(doors)])
         (step,) = episode.transitions
-        assert step.action == "open door 1"
         assert step.response == act("open door 1", "1")  # the first that named it
-        votes = step.info["agent"]["votes"]
-        assert votes == {"open door 2": 2, "open door 1": 3, "open door 3": 1}
+        votes = {"open door 2": 2, "open door 1": 3, "open door 3": 1}
+        assert (step.action, step.info["agent"]["votes"]) == ("open door 1", votes)
 
     def test_what_the_environment_refuses_has_no_vote(self, table: Any) -> None:
         episode = self.play(table, [act("fly"), act("fly"), "mumble", act("open door 1")])
@@ -185,8 +179,7 @@ class TestSelfConsistency:
 
     def test_an_answer_that_does_not_come_is_no_abstention(self, table: Any) -> None:
         episode = self.play(table, [act("look"), TimeoutError("gone"), act("look")])
-        assert episode.error == "gone"
-        assert episode.transitions == []
+        assert (episode.error, episode.transitions) == ("gone", [])
 
     def test_the_answers_of_a_step_have_seeds_of_their_own(self, table: Any) -> None:
         players = table("self_consistency", solves, count=2, samples=4)
@@ -202,27 +195,16 @@ class TestSelfConsistency:
 class TestBestOfN:
     def test_the_highest_score_is_chosen(self, table: Any) -> None:
         doors = iter([2, 3, 1, 1])
-
-        def answers(request: Request) -> str:
-            return act(f"open door {next(doors)}")
-
-        players = table("best_of_n", answers, n=4)
+        players = table("best_of_n", lambda request: act(f"open door {next(doors)}"), n=4)
         (episode,) = players.play(["plain/1"]).values()  # door 2
         assert episode.success
-        assert episode.transitions[-1].info["agent"]["scores"] == [1.0, 0.25, 0.5, 0.5]
-        assert episode.transitions[-1].info["agent"]["chosen"] == 0
+        info = episode.transitions[-1].info["agent"]
+        assert (info["scores"], info["chosen"]) == ([1.0, 0.25, 0.5, 0.5], 0)
 
     def test_one_that_fails_fails_the_task(self, table: Any) -> None:
         """Else the best of three would pass for the best of four, as the endpoint pleases."""
-        said: list[Any] = [
-            act("open door 3"),
-            TimeoutError("gone"),
-            act("open door 2"),
-            act("look"),
-        ]
-        players = table(
-            "best_of_n", lambda request: said.pop(0) if said else act("open door 1"), n=4
-        )
+        said = iter([act("open door 3"), TimeoutError("gone"), act("open door 2"), act("look")])
+        players = table("best_of_n", lambda request: next(said, act("open door 1")), n=4)
         (episode,) = players.play(["plain/1"]).values()
         assert episode.error == "gone"
 
@@ -274,19 +256,16 @@ class TestReact:
         assert "<action>" in shown and len(cut) <= 4 * room
 
     def test_a_long_dialogue_forgets_its_oldest_turns(self, table: Any) -> None:
-        def answers(request: Request) -> str:
-            return act("look", "many words " * 80)
-
+        said = act("look", "many words " * 80)
         rollout = RolloutSettings(max_context_tokens=1000, max_response_tokens=100)
-        players = table("react", answers, count=1, examples=0, rollout=rollout)
+        players = table("react", lambda _: said, count=1, examples=0, rollout=rollout)
         (episode,) = players.play().values()
         assert len(episode.transitions) == 6
         # the policy counts a word as a token, and says so in its usage
-        sizes = [
-            sum(len(m["content"].split()) for m in r.messages) for r in players.policy.requests
-        ]
+        asked = players.policy.requests
+        sizes = [sum(len(m["content"].split()) for m in r.messages) for r in asked]
         assert 800 < max(sizes) <= 1.02 * 900
-        last = players.policy.requests[-1].messages
+        last = asked[-1].messages
         forgotten = episode.transitions[-1].info["agent"]["forgotten_turns"]
         assert forgotten > 0
         assert f"[The first {forgotten} step(s)" in last[0]["content"]
@@ -309,26 +288,20 @@ class TestReflexion:
         played = players.play()
         assert all(e.success for e in played.values())
         notes = {i: e.transitions[-1].info["agent"] for i, e in played.items()}
-        assert notes["plain/0"]["trial"] == 1
-        assert notes["plain/0"]["reflections"] == []
-        assert notes["plain/1"]["trial"] == 2
-        assert notes["plain/1"]["reflections"] == ["Next time open number 2."]
-        asked = [r for r in players.policy.requests if r.episode.endswith("/reflect")]
+        for task_id, trial, noted in (("0", 1, []), ("1", 2, ["Next time open number 2."])):
+            found = notes[f"plain/{task_id}"]
+            assert (found["trial"], found["reflections"]) == (trial, noted)
+        asked = [r.messages for r in players.policy.requests if r.episode.endswith("/reflect")]
         assert len(asked) == 2
-        assert "A wall." in asked[0].messages[0]["content"]
-        assert (
-            "You: <think>hm</think><action>open door 1</action>" in asked[0].messages[0]["content"]
-        )
+        assert "A wall." in asked[0][0]["content"]
+        assert "You: <think>hm</think><action>open door 1</action>" in asked[0][0]["content"]
 
     def test_the_last_trial_counts_and_memory_is_bounded(self, table: Any) -> None:
-        count = 0
+        notes = (f"note number {i}" for i in range(1, 99))
 
         def never(request: Request) -> str:
-            nonlocal count
-            if "write a note to yourself" in request.messages[-1]["content"]:
-                count += 1
-                return f"note number {count}"
-            return act("open door 3")
+            asked = "write a note to yourself" in request.messages[-1]["content"]
+            return next(notes) if asked else act("open door 3")
 
         players = table("reflexion", never, trials=4, memory=2, examples=0)
         (episode,) = players.play(["plain/0"]).values()
@@ -361,20 +334,40 @@ def test_wrong_settings_of_an_agent_are_named() -> None:
         make_agent("reflexion", object(), settings={"trials": 0})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("registered", "message"),
-    [
-        (
-            type("Other", (AGENTS["random"],), {"name": "other"}),
-            "registered as 'mine', but its `name`",
-        ),
-        (print, "not a subclass of paw_train.agents.Agent"),
-    ],
-    ids=["another name", "no agent"],
-)
 def test_what_is_registered_has_to_be_an_agent_of_that_name(
-    monkeypatch: pytest.MonkeyPatch, registered: Any, message: str
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(AGENTS, "_loaded", {"mine": registered})
-    with pytest.raises(ValueError, match=message):
-        make_agent("mine", None)
+    other = type("Other", (AGENTS["random"],), {"name": "other"})
+    for registered, message in ((other, "registered as 'mine', but its `name`"),
+                                (print, "not a subclass of paw_train.agents.Agent")):  # fmt: skip
+        monkeypatch.setattr(AGENTS, "_loaded", {"mine": registered})
+        with pytest.raises(ValueError, match=message):
+            make_agent("mine", None)
+
+
+def test_a_long_dialogue_forgets_whole_turns_from_the_start() -> None:
+    chat = ChatFormat(hostile.byte_tokenizer())
+
+    def made(with_chat: Any) -> Dialogue:
+        talk = Dialogue(with_chat, "The task.")
+        for i in range(6):
+            text = f"answer {i} " * 6
+            talk.add_response(Response(chat.content(text), [], text))
+            talk.add_message(f"observation {i} " * 4)
+        return talk
+
+    for with_chat, limit in ((chat, 500), (None, 125)):
+        talk = made(with_chat)
+        whole = [dict(m) for m in talk.messages]
+        assert talk.tokens > limit
+        talk.fit(limit)
+        assert talk.tokens <= limit
+        assert talk.messages[0]["content"].startswith("The task.\n[The first ")
+        assert talk.messages[1:] == whole[1 + 2 * talk.forgotten :]
+        if with_chat:
+            assert talk.ids == chat.dialogue(talk.messages)
+    tiny = made(None)
+    tiny.fit(1)  # the task and the newest message stay, whatever the limit
+    (message,) = tiny.messages
+    assert message["content"].startswith("The task.")
+    assert message["content"].endswith("observation 5 " * 4)
