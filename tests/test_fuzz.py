@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,14 @@ from paw_gym.envs.alfworld.native.rules import recognise_grammar
 from paw_gym.envs.search_qa.questions import read_questions
 from paw_gym.envs.webshop.goals import given_goals, given_prices
 from paw_gym.export import read_episodes
+from paw_gym.internals.files import truncate_jsonl
 from paw_gym.prompts import PromptTemplate
 from paw_gym.retrieval.corpus import Corpus
-from paw_gym.transition import read_jsonl, read_parquet
+from paw_gym.transition import Episode, Transition, read_jsonl, read_parquet
 from paw_train.cli.arguments import parse_settings
 from paw_train.cli.scaffold import Names
+from paw_train.reporting.run.data import load_run
+from paw_train.settings import Settings, load_settings
 
 fuzz = settings(max_examples=60, suppress_health_check=list(HealthCheck), deadline=None)
 
@@ -68,147 +72,31 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("fuzz")
 
 
-def only(errors: type[Exception] | tuple[type[Exception], ...], call: Callable[[], Any]) -> Any:
+def only(errors: Any, call: Callable[[], Any]) -> None:
     """Calls; one of these errors will do if it says something."""
     try:
-        return call()
+        call()
     except errors as error:
         assert str(error).strip()
-        return None
 
 
-EPISODE = json.dumps(
-    {
-        "env_id": "e", "task_id": "t", "episode_id": "x", "task_type": "d", "instruction": "",
-        "group": 0, "context_mode": "window", "error": None,
-        "transitions": [
-            {
-                "env_id": "e", "task_id": "t", "episode_id": "x", "step": 0, "prompt": "p",
-                "response": "r", "action": "a", "reward": 1.0, "next_observation": "o",
-                "terminated": True, "truncated": False, "action_is_valid": True,
-                "info": {"success": True},
-            }
-        ],
-    }
-).encode()  # fmt: skip
+_TURN = Transition("e", "t", "x", 0, "p", "o", "r", "a", 1.0, "o", True, False, True)
+EPISODE = json.dumps(Episode("e", "t", "x", "d", transitions=[_TURN]).to_dict()).encode()
 DEEP = b"[" * 1500
-
-
-@fuzz
-@given(mutated(EPISODE + b"\n" + EPISODE))
-@example(DEEP)
-@example(b'{"transitions": 3}')
-@example(b'{"env_id": "e", "task_id": "t", "episode_id": "x", "transitions": {"a": 1}}')
-def test_episodes(place: Path, raw: bytes) -> None:
-    file = place / "e.jsonl"
-    file.write_bytes(raw)
-    only(ValueError, lambda: list(read_jsonl(file)))
-    only(ValueError, lambda: list(read_episodes(file)))
-
-
-@fuzz
-@given(st.binary(max_size=60))
-@example(b"PAR1\x00\x00\x00\x00PAR1")
-def test_parquet(place: Path, raw: bytes) -> None:
-    pytest.importorskip("pyarrow")
-    file = place / "e.parquet"
-    file.write_bytes(raw)
-    only((ValueError, OSError), lambda: list(read_parquet(file)))
-
-
 GAME = json.dumps({"pddl_domain": "d", "grammar": "g", "pddl_problem": "(define)"}).encode()
 PROBLEM = b"""(define (problem p) (:domain alfred) (:objects Bed_1 - object BedType - rtype)
 (:init (= (totalCost) 0) (receptacleType Bed_1 BedType) (inReceptacle Pen_1 Bed_1))
 (:goal (and (exists (?r - receptacle) (receptacleType ?r BedType)))))"""
-
-
-@fuzz
-@given(mutated(GAME), mutated(PROBLEM))
-@example(DEEP, b"(" * 1500 + b")" * 1500)
-def test_game_files(raw: bytes, problem: bytes) -> None:
-    only(GameFileError, lambda: parse_game(raw, "game"))
-    parsed = only(GameFileError, lambda: parse_problem(problem.decode("utf-8", "replace")))
-    if parsed is not None:
-        only(GameFileError, lambda: parse_goal(parsed.goal))
-
-
-@fuzz
-@given(
-    mutated(
-        b'grammar :: """ { "intro": [ { "rhs": "-= Welcome =- Your task is to: put a pen in desk." } ] } """'
-    )
+GRAMMAR = (
+    b"""grammar :: \"\"\" { "intro": [ { "rhs": "-= Hi =- Your task is to: go on." } ] } \"\"\" """
 )
-def test_grammars_and_wording(raw: bytes) -> None:
-    text = raw.decode("utf-8", "replace")
-    only(GameFileError, lambda: recognise_grammar(text))
-    only(ValueError, lambda: parse_task(text))
-    read_event(text)
-
-
 GOALS = json.dumps(
     [{"asin": "B0", "instruction_text": "find me", "attributes": ["x"], "price_upper": 40.0,
       "goal_options": {"color": "red"}, "instruction_attributes": ["x"], "category": "c",
       "query": "q", "product_category": "a > b", "name": "n", "weight": 1}]
-)  # fmt: skip
-
-
-@fuzz
-@given(mutated(GOALS.encode()), values)
-@example(b'[{"asin": "B0"}]', [3])
-@example(DEEP, {"a": "x"})
-def test_goals_and_prices(raw: bytes, value: Any) -> None:
-    text = "[" + raw.decode("utf-8", "replace")[1:]
-    only(ValueError, lambda: given_goals(text))
-    only(ValueError, lambda: given_goals(value))
-    only(ValueError, lambda: given_prices("{" + text))
-    only(ValueError, lambda: given_prices(value))
-
-
+).encode()  # fmt: skip
 PASSAGES = b'{"id": "1", "contents": "\\"Title\\"\\ntext"}\n{"id": "2", "contents": "more"}\n'
-
-
-@fuzz
-@given(mutated(PASSAGES), st.sampled_from(["raise", "skip"]))
-@example(DEEP, "skip")
-def test_corpora(place: Path, raw: bytes, on_error: str) -> None:
-    file = place / "corpus.jsonl"
-    file.write_bytes(raw)
-    corpus = only(ValueError, lambda: Corpus.open(file, on_error))
-    if corpus is not None:
-        assert all(isinstance(passage.contents, str) for passage in corpus)
-
-
-QUESTIONS = b'{"id": "q1", "question": "who?", "golden_answers": ["me"]}\n'
-
-
-@fuzz
-@given(mutated(QUESTIONS))
-@example(DEEP)
-def test_questions(place: Path, raw: bytes) -> None:
-    file = place / "dev.jsonl"
-    file.write_bytes(raw)
-    only(ValueError, lambda: read_questions(file))
-
-
-@fuzz
-@given(mutated(b'title = "t"\n[[files]]\nname = "a.zip"\nurls = ["http://x"]\n'))
-@example(b'title = "t"\nfiles = [3]')
-@example(b'title = "t"\n[[files]]\nname = 3\nurls = 4')
-@example(b'title = "t"\nfiles = "ab"')
-def test_manifests_and_templates(raw: bytes) -> None:
-    text = raw.decode("utf-8", "replace")
-    only(ValueError, lambda: Manifest.parse(text, "m"))
-    only(ValueError, lambda: PromptTemplate.parse(text, "t"))
-
-
-@fuzz
-@given(mutated(b"split=[a, {b: 1}]"), st.text(max_size=12))
-@example(b"a=" + DEEP, "")
-def test_arguments(raw: bytes, name: str) -> None:
-    only(ValueError, lambda: parse_settings([raw.decode("utf-8", "replace")]))
-    only(ValueError, lambda: Names.of(name))
-
-
+MANIFEST = b'title = "t"\n[[files]]\nname = "a.zip"\nurls = ["http://x"]\n'
 RECIPE = b"""name: x
 updates: 3
 env: {id: paw_gym/ALFWorld-v0, kwargs: {max_steps: 6}}
@@ -218,73 +106,133 @@ optimizer: {lr: 1.0e-3, weight_decay: 0.1}
 """
 
 
-class TestTraining:
-    @settings(fuzz, max_examples=20)
-    @given(mutated(RECIPE), st.text(max_size=10), values)
-    @example(b"a: [", "b", 3)
-    @example(b"a: &a [*a]", "b", 3)
-    @example(b"base: x\nenv: 3", "updates", [1])
-    @example(DEEP, "optimizer.lr", "[")
-    def test_recipes_and_overrides(self, place: Path, raw: bytes, key: str, value: Any) -> None:
-        from paw_train.settings import load_settings
+def text(read: Callable[[str], Any]) -> Callable[[Path], Any]:
+    return lambda file: read(file.read_bytes().decode("utf-8", "replace"))
 
-        file = place / "mine.yaml"
-        file.write_bytes(raw)
-        only(ValueError, lambda: load_settings(file))
-        only(ValueError, lambda: load_settings("smoke", [f"{key}={value}"]))
-        file.write_bytes(RECIPE)
-        for known in ("updates", "optimizer.lr", "env.kwargs", "world_model", "model.path"):
-            only(ValueError, lambda known=known: load_settings(file, [f"{known}={value}"]))
 
-    @fuzz
-    @given(values)
-    def test_settings_of_a_record(self, value: Any) -> None:
-        from paw_train.settings import Settings
+def _problem(said: str) -> None:
+    parse_goal(parse_problem(said).goal)
 
-        only(ValueError, lambda: Settings.read(value))
-        only(ValueError, lambda: Settings.read({"env": value, "rollout": value}))
 
-    @fuzz
-    @given(st.binary(max_size=200))
-    def test_training_states(self, place: Path, raw: bytes) -> None:
-        from paw_gym.internals.files import truncate_jsonl
-        from paw_train.policies.checkpoints import STATE_FILE
-        from paw_train.policies.local.checkpoint import _read_state
+def _corpus(file: Path) -> None:
+    for on_error in ("skip", "raise"):
+        assert all(isinstance(found.contents, str) for found in Corpus.open(file, on_error))
 
-        (place / STATE_FILE).write_bytes(raw)
-        only(ValueError, lambda: _read_state(place / STATE_FILE))
-        log = place / "metrics.jsonl"
-        log.write_bytes(raw)
-        only(ValueError, lambda: truncate_jsonl(log, "update", 3))
 
-    def test_code_in_a_training_state_is_not_run(self, place: Path) -> None:
-        from paw_train.policies.local.checkpoint import _read_state
+def _parquet(file: Path) -> None:
+    pytest.importorskip("pyarrow")
+    list(read_parquet(file))
 
-        class Evil:
-            def __reduce__(self) -> tuple[Any, ...]:
-                return (Path.touch, (place / "pwned",))
 
-        import torch
+def _state(file: Path) -> None:
+    pytest.importorskip("torch")
+    from paw_train.policies.local.checkpoint import _read_state
 
-        torch.save({"signature": "x", "evil": Evil()}, place / "evil.pt")
-        with pytest.raises(ValueError, match="cannot be read"):
-            _read_state(place / "evil.pt")
-        assert not (place / "pwned").exists()
+    _read_state(file)
 
-    @fuzz
-    @given(
-        st.lists(mutated(b'{"update": 1, "success": 0.5, "reward": 0.1}'), min_size=3, max_size=3)
-    )
-    @example([b"3", b"[]", b'{"update": "x"}'])
-    @example([b'{"n": 0}', b'{"update": null}', DEEP])
-    def test_a_report_is_made_of_whatever_lies_there(self, place: Path, raw: list[bytes]) -> None:
-        from paw_train.reporting.run.data import load_run
 
-        folder = place / "run"
-        folder.mkdir(exist_ok=True)
-        for name in ("config.json", "eval_before.json", "eval_after.json", "noise_gradient.json"):
-            (folder / name).write_bytes(raw[0])
-        for name in ("metrics.jsonl", "validation.jsonl", "warmstart.jsonl"):
-            (folder / name).write_bytes(raw[1] + b"\n" + raw[2])
-        (folder / "episodes_before.jsonl").write_bytes(raw[2])
-        load_run(folder)
+@dataclass
+class Reader:
+    """How a file is read, and a valid one."""
+
+    read: Callable[[Path], Any]
+    valid: bytes
+    errors: tuple[type[Exception], ...] = (ValueError,)
+    others: tuple[bytes, ...] = ()
+    """that are not valid"""
+    name: str = "file"
+
+
+UNLIKE_EPISODES = (
+    b'{"transitions": 3}',
+    b'{"env_id": "e", "task_id": "t", "episode_id": "x", "transitions": {"a": 1}}',
+)
+UNLIKE_MANIFESTS = (
+    b'title = "t"\nfiles = [3]', b'title = "t"\n[[files]]\nname = 3\nurls = 4', b'title = "t"\nfiles = "ab"',
+)  # fmt: skip
+UNLIKE_RECIPES = (b"a: [", b"a: &a [*a]", b"base: x\nenv: 3")
+READERS = {
+    "episodes": Reader(lambda f: list(read_jsonl(f)), EPISODE, others=UNLIKE_EPISODES),
+    "export": Reader(
+        lambda f: list(read_episodes(f)), EPISODE, others=UNLIKE_EPISODES, name="e.jsonl"
+    ),
+    "parquet": Reader(_parquet, b"PAR1\x00\x00\x00\x00PAR1", (ValueError, OSError)),
+    "game": Reader(lambda f: parse_game(f.read_bytes(), "game"), GAME, (GameFileError,)),
+    "problem": Reader(text(_problem), PROBLEM, (GameFileError,), (b"(" * 1500 + b")" * 1500,)),
+    "grammar": Reader(text(recognise_grammar), GRAMMAR, (GameFileError,)),
+    "wording": Reader(text(parse_task), GRAMMAR),
+    "event": Reader(text(read_event), GRAMMAR, ()),
+    "goals": Reader(text(given_goals), GOALS, others=(b'[{"asin": "B0"}]', b"[3]")),
+    "prices": Reader(text(given_prices), b'{"B0": 3.5}', others=(b'{"a": "x"}',)),
+    "corpus": Reader(_corpus, PASSAGES),
+    "questions": Reader(read_questions, b'{"id": "q", "question": "?", "golden_answers": ["a"]}\n'),
+    "manifest": Reader(text(lambda t: Manifest.parse(t, "m")), MANIFEST, others=UNLIKE_MANIFESTS),
+    "template": Reader(text(lambda t: PromptTemplate.parse(t, "t")), MANIFEST),
+    "argument": Reader(
+        text(lambda t: parse_settings([t])), b"split=[a, {b: 1}]", others=(b"a=" + DEEP,)
+    ),
+    "recipe": Reader(load_settings, RECIPE, others=UNLIKE_RECIPES, name="mine.yaml"),
+    "log": Reader(lambda f: truncate_jsonl(f, "update", 3), b'{"update": 1}\n{"update": 4}\n'),
+    "state": Reader(_state, b"PK\x03\x04"),
+}
+
+
+@pytest.mark.parametrize("kind", READERS)
+@fuzz
+@given(st.data())
+def test_a_file(place: Path, kind: str, data: st.DataObject) -> None:
+    reader = READERS[kind]
+    file = place / reader.name
+    file.write_bytes(data.draw(mutated(reader.valid)))
+    only(reader.errors, lambda: reader.read(file))
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_a_file_that_is_known_to_be_bad(place: Path, kind: str) -> None:
+    reader = READERS[kind]
+    for raw in (DEEP, *reader.others):
+        (place / reader.name).write_bytes(raw)
+        only(reader.errors, lambda: reader.read(place / reader.name))
+
+
+@settings(fuzz, max_examples=30)
+@given(values, st.text(max_size=12))
+@example([1], "optimizer.lr")
+@example({"a": "x"}, "")
+def test_a_value(place: Path, value: Any, name: str) -> None:
+    file = place / "valid.yaml"
+    file.write_bytes(RECIPE)
+    for known in ("updates", "optimizer.lr", "env.kwargs", "world_model", "model.path", name):
+        only(ValueError, lambda known=known: load_settings(file, [f"{known}={value}"]))
+    for read in (given_goals, given_prices, Settings.read):
+        only(ValueError, lambda read=read: read(value))
+    only(ValueError, lambda: Settings.read({"env": value, "rollout": value}))
+    only(ValueError, lambda: Names.of(name))
+
+
+def test_code_in_a_training_state_is_not_run(place: Path) -> None:
+    torch = pytest.importorskip("torch")
+
+    class Evil:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return (Path.touch, (place / "pwned",))
+
+    torch.save({"signature": "x", "evil": Evil()}, place / "evil.pt")
+    with pytest.raises(ValueError, match="cannot be read"):
+        _state(place / "evil.pt")
+    assert not (place / "pwned").exists()
+
+
+@fuzz
+@given(st.lists(mutated(b'{"update": 1, "success": 0.5, "reward": 0.1}'), min_size=3, max_size=3))
+@example([b"3", b"[]", b'{"update": "x"}'])
+@example([b'{"n": 0}', b'{"update": null}', DEEP])
+def test_a_report_is_made_of_whatever_lies_there(place: Path, raw: list[bytes]) -> None:
+    folder = place / "run"
+    folder.mkdir(exist_ok=True)
+    for name in ("config.json", "eval_before.json", "eval_after.json", "noise_gradient.json"):
+        (folder / name).write_bytes(raw[0])
+    for name in ("metrics.jsonl", "validation.jsonl", "warmstart.jsonl"):
+        (folder / name).write_bytes(raw[1] + b"\n" + raw[2])
+    (folder / "episodes_before.jsonl").write_bytes(raw[2])
+    load_run(folder)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import ast
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 from files import load
+from programs import python
 
 ROOT = Path(__file__).resolve().parents[1]
 CODE = ("paw_gym", "paw_train", "env_servers", "scripts", "benchmarks", "examples")
@@ -29,86 +27,69 @@ LOADERS = ("from_pretrained", "SentenceTransformer", "CrossEncoder", "load_datas
 """calls that run a model's or a data set's own code unless they are told not to"""
 OWN_FORMS = ("super()", "peft.LoraConfig")
 """of these, the ones that run none: a method of ours that is called so, and a plain JSON file"""
-ALLOWED = {
+IMPORTED = {
     # a copy of the process's own state goes through pickle to see that it can: nothing from outside
     ("paw_gym/contract/state.py", "pickle"),
-    ("paw_gym/contract/state.py", "S301"),
     # pickle.dumps alone, so that an environment that cannot be pickled is named; nothing is loaded
     ("paw_gym/internals/copying.py", "pickle"),
     # the name of the error that torch's safe loader raises
     ("paw_train/policies/local/checkpoint.py", "pickle"),
 }
+CALLED = {("paw_gym/contract/state.py", "S301")}
 
 
 def defects(source: str) -> Iterator[str]:
     """What in a module could run code from data, beyond what ruff's rules see."""
     for node in ast.walk(ast.parse(source)):
+        names: list[str] = []
         if isinstance(node, ast.Import):
-            yield from (
-                a.name.split(".")[0] for a in node.names if a.name.split(".")[0] in SERIALIZERS
-            )
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in SERIALIZERS:
-            yield (node.module or "").split(".")[0]
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [node.module or ""]
         elif isinstance(node, ast.Call):
             yield from _call_defects(node)
+        yield from (top for name in names if (top := name.split(".")[0]) in SERIALIZERS)
 
 
 def _call_defects(node: ast.Call) -> Iterator[str]:
     name = ast.unparse(node.func)
-    given = {k.arg: k.value for k in node.keywords}
-
-    def says(argument: str, value: bool) -> bool:
-        constant = given.get(argument)
-        return isinstance(constant, ast.Constant) and constant.value is value
-
-    if name == "torch.load" and not says("weights_only", True):
+    given = {k.arg: ast.unparse(k.value) for k in node.keywords}
+    if name == "torch.load" and given.get("weights_only") != "True":
         yield "torch.load without weights_only=True"
-    if "allow_pickle" in given and not says("allow_pickle", False):
+    if given.get("allow_pickle", "False") != "False":
         yield "allow_pickle"
     owner, _, called = name.rpartition(".")
     loads = called in LOADERS and owner not in OWN_FORMS
-    if (loads or "trust_remote_code" in given) and not says("trust_remote_code", False):
+    if (loads or "trust_remote_code" in given) and given.get("trust_remote_code") != "False":
         yield "trust_remote_code"
     if name.endswith((".extractall", ".unpack_archive")) and "filter" not in given:
         yield "extraction without a filter"
-    if name in ("yaml.load", "yaml.unsafe_load", "yaml.full_load", "os.system", "os.popen"):
-        yield name
 
 
-@pytest.mark.parametrize(
-    ("source", "found"),
-    [
-        ("import pickle", "pickle"),
-        ("from joblib import load", "joblib"),
-        ("import torch\ntorch.load('x')", "torch.load without weights_only=True"),
-        ("torch.load('x', weights_only=False)", "torch.load without weights_only=True"),
-        ("np.load('x', allow_pickle=True)", "allow_pickle"),
-        ("AutoModel.from_pretrained('x', trust_remote_code=flag)", "trust_remote_code"),
-        ("AutoTokenizer.from_pretrained('x')", "trust_remote_code"),
-        ("package.SentenceTransformer('x', device=d)", "trust_remote_code"),
-        ("load_dataset('json')", "trust_remote_code"),
-        ("LLM(model='x', **more)", "trust_remote_code"),
-        ("tar.extractall('x')", "extraction without a filter"),
-        ("yaml.load(text, Loader)", "yaml.load"),
-        ("os.system('ls')", "os.system"),
-    ],
-)
-def test_the_walk_finds(source: str, found: str) -> None:
-    assert list(defects(source)) == [found]
+FOUND = {
+    "from joblib import load": "joblib",
+    "import torch\ntorch.load('x')": "torch.load without weights_only=True",
+    "torch.load('x', weights_only=False)": "torch.load without weights_only=True",
+    "np.load('x', allow_pickle=True)": "allow_pickle",
+    "AutoModel.from_pretrained('x', trust_remote_code=flag)": "trust_remote_code",
+    "package.SentenceTransformer('x', device=d)": "trust_remote_code",
+    "LLM(model='x', **more)": "trust_remote_code",
+    "tar.extractall('x')": "extraction without a filter",
+}
 
 
-def test_the_walk_lets_pass() -> None:
+def test_the_walk_finds_what_it_is_for_and_lets_the_rest_pass() -> None:
+    assert {source: next(defects(source), None) for source in FOUND} == FOUND
     fine = "import json\ntorch.load(p, weights_only=True)\nnp.load(p)\ntar.extractall(p, filter='data')"
     assert list(defects(fine)) == []
 
 
 def test_no_data_becomes_code() -> None:
-    found = {
+    assert {
         (str(path.relative_to(ROOT)), defect)
         for path in FILES
         for defect in defects(path.read_text(encoding="utf-8"))
-    }
-    assert found - ALLOWED == set()
+    } == IMPORTED
 
 
 def test_what_is_printed_is_harmless() -> None:
@@ -127,58 +108,34 @@ def test_what_is_printed_is_harmless() -> None:
     assert found == ["paw_gym/internals/printable.py: Console"]
 
 
-def _ruff(*arguments: str, stdin: str | None = None) -> set[tuple[str, str]]:
-    pytest.importorskip("ruff", reason="ruff is not installed")
-    command = [sys.executable, "-m", "ruff", "check", "--isolated", "--no-cache", "--ignore-noqa"]
-    command += ["--select", RULES, "--output-format", "json", *arguments]
-    answer = subprocess.run(command, cwd=ROOT, input=stdin, capture_output=True, text=True)
-    return {
-        (Path(hit["filename"]).as_posix().removeprefix(f"{ROOT.as_posix()}/"), hit["code"])
-        for hit in json.loads(answer.stdout)
-    }
-
-
 def test_ruff_finds_nothing_dangerous() -> None:
+    """But the one place, which shows that it looks."""
+    pytest.importorskip("ruff", reason="ruff is not installed")
+    command = "-m ruff check --isolated --no-cache --ignore-noqa --output-format json --select"
     folders = [*CODE, *(str(p.relative_to(ROOT)) for p in ROOT.glob("*.py"))]
-    assert _ruff(*folders) - ALLOWED == set()
-
-
-def test_ruff_would_find_it() -> None:
-    source = "import subprocess, yaml\neval(x)\nsubprocess.run(x, shell=True)\nyaml.load(x)\n"
-    hits = _ruff("--stdin-filename", "x.py", "-", stdin=source)
-    assert {code for _, code in hits} >= {"S307", "S602", "S506"}
-
-
-# --- the audit ----------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def audit() -> ModuleType:
-    return load("scripts/audit.py")
+    answer = python(*command.split(), RULES, *folders, folder=ROOT)
+    found = json.loads(answer.stdout)
+    assert {(str(Path(f["filename"]).relative_to(ROOT)), f["code"]) for f in found} == CALLED
 
 
 def dependency(name: str, *holes: str) -> dict[str, Any]:
-    return {
-        "name": name,
-        "version": "1.0",
-        "vulns": [{"id": hole, "fix_versions": ["1.1"]} for hole in holes],
-    }
+    found = [{"id": hole, "fix_versions": ["1.1"]} for hole in holes]
+    return {"name": name, "version": "1.0", "vulns": found}
 
 
-def test_only_a_hole_of_ours_is_an_error(audit: ModuleType) -> None:
-    ours = {"dependencies": [dependency("NumPy", "PYSEC-1"), dependency("idna")]}
-    lines, code = audit.assess(ours, {"numpy"})
-    assert code == 1
-    assert lines == ["DIRECT: numpy 1.0: PYSEC-1, fixed in 1.1"]
-    lines, code = audit.assess({"dependencies": [dependency("idna", "PYSEC-2")]}, {"numpy"})
-    assert code == 0
-    assert lines[0].startswith("indirect: idna 1.0: PYSEC-2")
+def test_only_a_hole_of_ours_is_an_error_and_what_was_not_asked_is_no_success() -> None:
+    audit = load("scripts/audit.py")
 
+    def assessed(*found: dict[str, Any]) -> tuple[list[str], int]:
+        return audit.assess({"dependencies": found}, {"numpy"})  # type: ignore[no-any-return]
 
-def test_what_was_not_asked_is_no_success(audit: ModuleType) -> None:
+    lines, code = assessed(dependency("NumPy", "PYSEC-1"), dependency("idna"))
+    assert (lines, code) == (["DIRECT: numpy 1.0: PYSEC-1, fixed in 1.1"], 1)
+    lines, code = assessed(dependency("idna", "PYSEC-2"))
+    assert code == 0 and lines[0].startswith("indirect: idna 1.0: PYSEC-2")
     missing = {"name": "numpy", "skip_reason": "Dependency not found on PyPI"}
-    lines, code = audit.assess({"dependencies": [missing]}, {"numpy"})
+    lines, code = assessed(missing)
     assert code == audit.NOT_AUDITED
     assert lines == ["NOT AUDITED: the advisory service knows none of the packages (a mirror?)."]
-    lines, _ = audit.assess({"dependencies": [missing, dependency("rich")]}, {"numpy"})
+    lines, _ = assessed(missing, dependency("rich"))
     assert lines[0] == "Not audited, unknown to the service: numpy."
