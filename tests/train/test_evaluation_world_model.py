@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ import torch
 from rows import parts, transitions
 from transformers import LlamaForCausalLM
 
-from paw_gym.transition import Episode, write_jsonl
+from paw_gym.pool import EnvPool
+from paw_gym.transition import write_jsonl
 from paw_train.environments import agent_env_maker
 from paw_train.evaluation import world_model, world_model_program
 from paw_train.evaluation.world_model import Prediction
@@ -29,65 +31,52 @@ TOKENIZER = hostile.byte_tokenizer()
 
 def play(
     policy: LocalPolicy, mode: str, count: int = 2, template: str = "compact"
-) -> tuple[Any, list[Any]]:
-    """The pool, and trajectories with the rows that training would use."""
-    from paw_gym.pool import EnvPool
-
+) -> tuple[EnvPool, list[Any], list[Prediction]]:
+    """The pool, trajectories with the rows that training would use, and what is to be predicted of them."""
     env = EnvSettings(mode=mode, template=template, history_length=0, kwargs={"num_tasks": 30})
     pool = EnvPool(agent_env_maker(env, "valid_seen"), count)
-    ids = list(pool.tasks.ids[:count])
-    return pool, demonstrations(pool, policy.chat, ids)
+    played = demonstrations(pool, policy.chat, pool.tasks.ids[:count])
+    return pool, played, predict(policy, pool, played)
 
 
-def predict(policy: LocalPolicy, pool: Any, episodes: list[Episode]) -> list[Prediction]:
+def predict(policy: LocalPolicy, pool: EnvPool, played: list[Any]) -> list[Prediction]:
     env = pool._envs[0]
-    return world_model.predictions(
-        episodes, policy.chat, env.text_env.prompt_observation, env.template
-    )
+    shown = env.text_env.prompt_observation
+    return world_model.predictions([t.episode for t in played], policy.chat, shown, env.template)
 
 
 def test_window_rows_are_those_of_training(policy: LocalPolicy) -> None:
-    pool, trajectories = play(policy, "window")
-    ours = predict(policy, pool, [t.episode for t in trajectories])
+    _, trajectories, ours = play(policy, "window")
     theirs = [row for t in trajectories for row in t.rows]
-    assert [p.row.ids for p in ours] == [row.ids for row in theirs]
-    assert [p.row.role for p in ours] == [row.role for row in theirs]
+    assert [(p.row.ids, p.row.role) for p in ours] == [(row.ids, row.role) for row in theirs]
 
 
 TURN = "Now you can {admissible_actions}. You see: {observation} What next?"
 
 
 @pytest.mark.parametrize("template", ["compact", "generic", "ahead"])
-def test_dialogues_end_in_the_observation_as_in_training(
-    policy: LocalPolicy, template: str, tmp_path: Path
-) -> None:
+def test_dialogues_end_as_in_training(policy: LocalPolicy, template: str, tmp_path: Path) -> None:
     if template == "ahead":  # lists what records lack before the observation
         base = resources.files("paw_gym").joinpath("templates/compact.toml").read_text()
-        lines = [
-            "turn = " + json.dumps(TURN) if x.startswith("turn") else x for x in base.splitlines()
-        ]
-        (tmp_path / "ahead.toml").write_text("\n".join(lines))
         template = str(tmp_path / "ahead.toml")
-    pool, trajectories = play(policy, "conversation", template=template)
-    ours = predict(policy, pool, [t.episode for t in trajectories])
-    at = 0
+        Path(template).write_text(re.sub("^turn.*", "turn = " + json.dumps(TURN), base, flags=re.M))
+    _, trajectories, ours = play(policy, "conversation", template=template)
+    left = iter(ours)
     for trajectory in trajectories:
         (row,) = trajectory.rows
         found = transitions([row])
         for turn, (_, _, places) in enumerate(found):
-            made = ours[at].row
+            made = next(left).row
             assert parts(made, OBSERVATION) == [[row.ids[i] for i in places]]
             # nothing follows the last observation, so no record holds the actions listed before it
             if turn + 1 < len(found) or not template.endswith("ahead.toml"):
                 assert made.ids == row.ids[: places[-1] + 1]
                 assert made.places(OBSERVATION)[0] == places
-            at += 1
-    assert at == len(ours)
+    assert next(left, None) is None
 
 
 def test_likelihood_and_accuracy_are_those_of_the_model(policy: LocalPolicy) -> None:
-    pool, trajectories = play(policy, "window")
-    wanted = predict(policy, pool, [t.episode for t in trajectories])[:6]
+    wanted = play(policy, "window")[-1][:6]
     sums = world_model.score(policy, wanted, batch_tokens=700)
     for prediction, one in zip(wanted, sums, strict=True):
         places = prediction.row.places(OBSERVATION)[0]
@@ -108,10 +97,10 @@ def test_likelihood_and_accuracy_are_those_of_the_model(policy: LocalPolicy) -> 
 
 
 def test_the_auroc_is_the_share_of_pairs_in_order(policy: LocalPolicy) -> None:
-    pool, _ = play(policy, "window")
+    pool, *_ = play(policy, "window")
     rng = np.random.default_rng(1)
-    played = demonstrations(pool, None, list(pool.tasks.ids[:2]), 0.7, rng, misplaced=1.0)
-    wanted = predict(policy, pool, [t.episode for t in played])
+    played = demonstrations(pool, None, pool.tasks.ids[:2], 0.7, rng, misplaced=1.0)
+    wanted = predict(policy, pool, played)
     refusal = policy.chat.content("Nothing happens.")[0]
     first: dict[bool, list[float]] = {True: [], False: []}
     for p in wanted:
@@ -126,8 +115,7 @@ def test_the_auroc_is_the_share_of_pairs_in_order(policy: LocalPolicy) -> None:
 
 
 def test_a_model_that_has_learned_the_answers_writes_them(policy: LocalPolicy) -> None:
-    pool, trajectories = play(policy, "window", 1)
-    wanted = predict(policy, pool, [trajectories[0].episode])[:3]
+    wanted = play(policy, "window", 1)[-1][:3]
     learner = LocalPolicy(LlamaForCausalLM(policy.model.config), TOKENIZER)
     optimizer = torch.optim.AdamW(learner.model.parameters(), lr=1e-2)
     batch = collate([p.row for p in wanted], learner.pad_id)
@@ -150,13 +138,12 @@ def test_a_model_that_has_learned_the_answers_writes_them(policy: LocalPolicy) -
     assert (after["token_accuracy"]["mean"], after["exact_match"]["mean"]) == (1.0, 1.0)
 
 
-def test_the_program_measures_played_and_recorded_transitions(
-    policy: LocalPolicy, tmp_path: Path
-) -> None:
+def test_the_program_measures_transitions(policy: LocalPolicy, tmp_path: Path) -> None:
+    model = str(tmp_path / "model")
     policy.save(tmp_path / "model")
     settings = ["evaluation.tasks=2", "env.template=compact", "evaluation.split=valid_seen"]
     played = world_model_program.evaluate_from_args(
-        str(tmp_path / "model"), [*settings, "env.kwargs.num_tasks=30"], str(tmp_path / "a.json")
+        model, [*settings, "env.kwargs.num_tasks=30"], str(tmp_path / "a.json")
     )
     first = json.loads(played.read_text())
     assert first["episodes"] == 2
@@ -164,13 +151,11 @@ def test_the_program_measures_played_and_recorded_transitions(
     low, high = first["nll_per_token"]["ci95"]
     assert low <= first["nll_per_token"]["mean"] <= high
     assert sum(part["transitions"] for part in first["by_type"].values()) == first["transitions"]
-    _, trajectories = play(policy, "window")
+    _, trajectories, _ = play(policy, "window")
     write_jsonl(tmp_path / "episodes.jsonl", [t.episode for t in trajectories])
+    files = [tmp_path / "episodes.jsonl"]
     recorded = world_model_program.evaluate_from_args(
-        str(tmp_path / "model"),
-        settings,
-        str(tmp_path / "b.json"),
-        episodes=[tmp_path / "episodes.jsonl"],
+        model, settings, str(tmp_path / "b.json"), episodes=files
     )
     second = json.loads(recorded.read_text())
     assert second["source"] == "recorded"
@@ -178,4 +163,4 @@ def test_the_program_measures_played_and_recorded_transitions(
     with pytest.raises(ValueError, match="gives no probabilities of given tokens"):
         world_model_program.evaluate_from_args("openai:m", [])
     with pytest.raises(ValueError, match="Did you mean 'expert'"):
-        world_model_program.evaluate_from_args(str(tmp_path / "model"), [], source="exprt")
+        world_model_program.evaluate_from_args(model, [], source="exprt")
