@@ -19,48 +19,35 @@ from paw_train.rollouts.rollout import Trajectory, rollout
 from paw_train.settings import BranchingSettings
 from paw_train.settings.rollout import RolloutSettings
 
-MODES = ["window", "conversation"]
+modes = pytest.mark.parametrize("mode", ["window", "conversation"])
 
 
 def noise(task: Any, rng: Any) -> Any:
-    steps = int(rng.integers(2, 5))
-    for _ in range(steps):
+    for _ in range(int(rng.integers(2, 5))):
         yield Outcome(f"noise {rng.integers(100)}", reward=float(rng.integers(2)))
     yield Outcome("end", terminated=True)
 
 
-def noisy_pool(mode: str, size: int) -> EnvPool:
+def tree(policy: Any, mode: str, seed: int = 1, **branching: Any) -> list[Trajectory]:
+    """Of two episodes of one task; without branching a plain rollout."""
     tasks = [Task("0", "listen")]
-    return EnvPool(
-        lambda: AgentInterface(GeneratorEnv(noise, tasks, 9), mode=mode), 1, size, seed=2
-    )
-
-
-def tree(
-    policy: Any, mode: str, seed: int = 1, size: int = 2, **branching: Any
-) -> list[Trajectory]:
-    pool = noisy_pool(mode, size)
+    pool = EnvPool(lambda: AgentInterface(GeneratorEnv(noise, tasks, 9), mode=mode), 1, 2, seed=2)
     settings = RolloutSettings(max_response_tokens=4, branching=BranchingSettings(**branching))
-    return branching_rollout(policy, pool, settings, torch.Generator().manual_seed(seed))
+    how = branching_rollout if branching else rollout
+    return how(policy, pool, settings, torch.Generator().manual_seed(seed))
 
 
 def record(trajectories: list[Trajectory]) -> list[Any]:
     return [(t.episode.to_dict(), [row.ids for row in t.rows], t.offered) for t in trajectories]
 
 
-@pytest.mark.parametrize("mode", MODES)
+@modes
 def test_one_branch_for_each_state_is_a_plain_rollout(policy: LocalPolicy, mode: str) -> None:
-    pool = noisy_pool(mode, 2)
-    plain = rollout(
-        policy, pool, RolloutSettings(max_response_tokens=4), torch.Generator().manual_seed(1)
-    )
-    assert record(tree(policy, mode, points=3)) == record(plain)
+    assert record(tree(policy, mode, points=3)) == record(tree(policy, mode))
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_branches_continue_their_parents_and_hold_only_their_own_steps(
-    policy: LocalPolicy, mode: str
-) -> None:
+@modes
+def test_branches_continue_their_parents(policy: LocalPolicy, mode: str) -> None:
     trajectories = tree(policy, mode, branches=3, points=2)
     by_name = {t.episode.episode_id: t for t in trajectories}
     roots = [t for t in trajectories if t.episode.parent is None]
@@ -69,7 +56,6 @@ def test_branches_continue_their_parents_and_hold_only_their_own_steps(
     for t in trajectories:
         points = min(2, len(t.own)) if t.episode.parent is None else 0
         assert len(children[t.episode.episode_id]) == 2 * points
-    for t in trajectories:
         assert t.episode.error is None
         assert t.episode.finished
         assert len(transitions(t.rows)) == len(t.own) == len(t.offered)
@@ -83,12 +69,12 @@ def test_branches_continue_their_parents_and_hold_only_their_own_steps(
         texts = [[s.next_observation for s in e.episode.transitions] for e in (t, parent)]
         assert texts[0] == texts[1]
     branches = [t for t in trajectories if t.episode.parent is not None]
-    differ = [t.own[0].response != by_name[t.episode.parent or ""].episode.transitions[
-        t.episode.shared_steps].response for t in branches]  # fmt: skip
+    forks = [(t.own[0], by_name[t.episode.parent or ""].episode) for t in branches]
+    differ = [own.response != parent.transitions[own.step].response for own, parent in forks]
     assert sum(differ) > len(branches) / 2
 
 
-@pytest.mark.parametrize("mode", MODES)
+@modes
 def test_a_branch_answers_as_it_would_alone(policy: LocalPolicy, mode: str) -> None:
     """Its context is complete, whatever of it was computed for its parent."""
     settings = RolloutSettings(max_response_tokens=4)
@@ -106,7 +92,7 @@ def test_a_branch_answers_as_it_would_alone(policy: LocalPolicy, mode: str) -> N
             assert context[-len(prompt) - len(policy.chat.ask) :] == [*prompt, *policy.chat.ask]
 
 
-@pytest.mark.parametrize("mode", MODES)
+@modes
 def test_equal_seeds_give_equal_trees(policy: LocalPolicy, mode: str) -> None:
     wanted = {"branches": 2, "points": 1}
     first = record(tree(policy, mode, **wanted))

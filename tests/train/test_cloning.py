@@ -9,7 +9,6 @@ import pytest
 import torch
 from hostile import tiny_policy
 
-from paw_train.policies.local.checkpoint import load_checkpoint, save_checkpoint
 from paw_train.policies.local.guarded_step import TrainingDivergedError
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.rollouts.tokens import ACTION, OBSERVATION, TokenRow
@@ -17,6 +16,7 @@ from paw_train.settings import CloningSettings
 from paw_train.training.cloning import _Cloner, _loss, clone
 
 STEPS = 7
+SETTINGS = CloningSettings(episodes=9, steps=STEPS, batch_tokens=36, lr=0.01, checkpoint_every=3)
 
 
 def _rows() -> list[TokenRow]:
@@ -48,9 +48,7 @@ def _curve(log: Path) -> list[tuple[int, float]]:
 def test_a_stopped_warm_start_continues_exactly(
     tmp_path: Path, dtype: str, matrix_lr: float | None, stop_after: int
 ) -> None:
-    settings = CloningSettings(
-        episodes=9, steps=STEPS, batch_tokens=36, lr=0.01, matrix_lr=matrix_lr, checkpoint_every=3
-    )
+    settings = SETTINGS.replace(matrix_lr=matrix_lr)
     whole = tiny_policy(dtype=dtype)
     assert clone(whole, _rows(), settings, 5, tmp_path / "whole.jsonl")
 
@@ -80,12 +78,8 @@ def test_a_stopped_warm_start_continues_exactly(
     assert _curve(log) == _curve(tmp_path / "whole.jsonl")
 
 
-def test_a_warm_start_that_diverges_ends_with_its_rates_named_and_nothing_saved(
-    tmp_path: Path,
-) -> None:
-    settings = CloningSettings(
-        episodes=9, steps=STEPS, batch_tokens=36, lr=1e30, matrix_lr=None, checkpoint_every=1
-    )
+def test_a_warm_start_that_diverges_saves_nothing_and_names_its_rates(tmp_path: Path) -> None:
+    settings = SETTINGS.replace(lr=1e30, matrix_lr=None, checkpoint_every=1)
     checkpoint, log = tmp_path / "latest", tmp_path / "log.jsonl"
     with pytest.raises(TrainingDivergedError, match=r"cloning\.lr"):
         clone(tiny_policy(), _rows(), settings, 5, log, checkpoint=checkpoint)
@@ -108,25 +102,19 @@ def test_each_token_weighs_as_its_role(context: float, observation: float | None
     assert _loss(policy, rows, own)[0].item() == pytest.approx(total / weight, rel=1e-5)
 
 
-def test_a_gpus_generator_goes_on_where_it_was(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_gpus_generator_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """An adapter's dropout draws from it."""
     cuda, states = torch.device("cuda", 0), {}
     drawn = torch.arange(16, dtype=torch.uint8)
     monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: drawn)
     monkeypatch.setattr(torch.cuda, "set_rng_state", lambda s, device: states.update({device: s}))
-    settings = CloningSettings(steps=STEPS)
 
     def cloner(device: torch.device) -> _Cloner:
         policy = tiny_policy()
         policy.device = device
-        return _Cloner(policy, _rows(), settings, 0)
+        return _Cloner(policy, _rows(), SETTINGS, 0)
 
     assert cloner(torch.device("cpu")).state_dict()["cuda_rng"] is None
-    before = cloner(cuda)
-    save_checkpoint(tmp_path / "latest", before.policy, before.state_dict())
-    after = cloner(cuda)
-    after.load_state_dict(load_checkpoint(tmp_path / "latest", after.policy))
+    cloner(cuda).load_state_dict(cloner(cuda).state_dict())
     assert states.keys() == {cuda}
     assert torch.equal(states[cuda], drawn)

@@ -11,18 +11,18 @@ import dataclasses
 import json
 import os
 import signal
-import subprocess
 import sys
 import textwrap
-import time
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from forked import Forked
+from servers import wait_until
 
-from paw_train.reporting.compare.analysis import _takeoff, compare
+from paw_train.reporting.compare.analysis import Comparison, _takeoff, compare
 from paw_train.reporting.compare.folder import ComparisonFolder, report_of
 from paw_train.reporting.compare.grid import (
     Arm,
@@ -32,15 +32,8 @@ from paw_train.reporting.compare.grid import (
     grid_from_arguments,
     load_grid,
 )
-from paw_train.reporting.compare.page import (
-    write_page,
-)
-from paw_train.reporting.compare.results import (
-    RunResult,
-    known_results,
-    read_results,
-    write_results,
-)
+from paw_train.reporting.compare.page import write_page
+from paw_train.reporting.compare.results import RunResult, known_results, read_results
 from paw_train.reporting.compare.runs import (
     Progress,
     Runner,
@@ -55,12 +48,12 @@ COMPARISONS = Path(__file__).parents[2] / "benchmarks" / "comparisons"
 
 FAKE = textwrap.dedent(
     """
-    import json, pathlib, sys, time
+    import json, os, pathlib, signal, sys, time
     settings, folder, mode = json.loads(sys.argv[1]), pathlib.Path(sys.argv[2]), sys.argv[3]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(settings))
     with (folder / "begun.txt").open("a") as file:
-        file.write(f"{time.time()}\\n")
+        file.write("x")
     shared = pathlib.Path(settings["warm_starts"]) / sys.argv[4]
     if not (shared / "result.json").exists():
         time.sleep(0.3)
@@ -68,8 +61,11 @@ FAKE = textwrap.dedent(
         with (shared / "makers.txt").open("a") as file:
             file.write(folder.name + "\\n")
         (shared / "result.json").write_text("{}")
+    print("line of the log", flush=True)
     if mode == "fail":
-        print("line of the log"); sys.exit("the sky fell")
+        sys.exit("the sky fell")
+    if mode == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
     while mode == "hang" and not (folder.parent / "go").exists():
         time.sleep(0.05)
     with (folder / "metrics.jsonl").open("w") as file:
@@ -77,11 +73,10 @@ FAKE = textwrap.dedent(
             file.write(json.dumps({"update": update, "success_rate": 0.1 * update,
                                    "seconds_rollout": 2.0, "seconds_train": 1.0}) + "\\n")
     wins = [True] * (3 + settings["seed"]) + [False] * (7 - settings["seed"])
-    result = {"n": 10, "success_rate": sum(wins) / 10, "ci95": [0.1, 0.9], "panel": "p",
-              "panel_hash": "h", "by_type": {"look": {"n": 10, "success_rate": sum(wins) / 10}},
+    result = {"n": 10, "success_rate": sum(wins) / 10, "panel": "p", "panel_hash": "h",
               "successes": wins}
-    (folder / "eval_before.json").write_text(json.dumps({**result, "success_rate": 0.0}))
-    (folder / "eval_after.json").write_text(json.dumps(result))
+    for when in ("before", "after"):
+        (folder / f"eval_{when}.json").write_text(json.dumps(result))
     """
 )
 
@@ -89,23 +84,21 @@ FAKE = textwrap.dedent(
 def small_grid(**changes: Any) -> Grid:
     """Two arms, two seeds."""
     arms = (Arm("grpo", {"world_model.enabled": False}), Arm("grpo+paw", {"world_model.coef": 0.5}))
-    values: dict[str, Any] = {
-        "name": "grid",
-        "recipe": "smoke",
-        "seeds": (0, 1),
-        "arms": arms,
-        "baseline": "grpo",
-    }
-    return Grid(**{**values, **changes})
+    values = {"name": "grid", "recipe": "smoke", "seeds": (0, 1), "arms": arms, "baseline": "grpo"}
+    return Grid(**(values | changes))
+
+
+def by_seed(run: PlannedRun) -> tuple[Path, ...]:
+    """The warm start that the fake runs of a seed share; the evaluation of it is each one's own."""
+    shared = Path(run.settings.warm_starts or "")
+    return shared / f"seed{run.seed}", shared / f"{run.name}-evaluation"
 
 
 class Fakes:
     """Commands that imitate training, by the run's name."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.modes = folder, {}
-
-    modes: dict[str, str]
+    def __init__(self, folder: Path, **modes: str) -> None:
+        self.folder, self.modes = folder, modes
 
     def __call__(self, run: PlannedRun) -> list[str]:
         settings = json.dumps(run.settings.to_dict())
@@ -116,25 +109,27 @@ class Fakes:
 
 @pytest.fixture
 def fakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fakes:
-    """Fake training in ``tmp_path/grid``; warm starts are shared by seed."""
-    monkeypatch.setattr(
-        "paw_train.reporting.compare.runs.shared_places",
-        lambda run: (Path(run.settings.warm_starts or "") / f"seed{run.seed}",),
-    )
+    """Fake training in ``tmp_path/grid``."""
+    monkeypatch.setattr("paw_train.reporting.compare.runs.shared_places", by_seed)
     monkeypatch.setattr("paw_train.reporting.compare.runs._POLL_SECONDS", 0.02)
     return Fakes(tmp_path / "grid")
 
 
-def run_all(fakes: Fakes, grid: Grid, jobs: int = 2) -> Work:
-    """Runs a grid with fake training."""
+def runner(fakes: Fakes, grid: Grid, watcher: type[Progress] = Progress) -> Runner:
+    """Of fake training, two runs at a time."""
     runs = grid.runs(str(fakes.folder.parent))
-    return Runner(runs, fakes.folder, jobs, fakes, Progress(fakes.folder, quiet=True)).run()
+    return Runner(runs, fakes.folder, 2, fakes, watcher(fakes.folder, quiet=True))
 
 
-def begun(fakes: Fakes, run: str) -> list[float]:
-    """When a run's process was started, each time."""
+def run_all(fakes: Fakes, grid: Grid) -> Work:
+    """Runs a grid with fake training."""
+    return runner(fakes, grid).run()
+
+
+def begun(fakes: Fakes, run: str) -> int:
+    """How many times a run's process was started."""
     path = fakes.folder / run / "begun.txt"
-    return [float(line) for line in path.read_text().split()] if path.exists() else []
+    return len(path.read_text()) if path.exists() else 0
 
 
 # --- the grid --------------------------------------------------------------------------------------
@@ -155,12 +150,8 @@ def test_settings_of_a_critic_matter_where_there_may_be_one(name: str, distingui
 def test_runs_go_through_the_seeds_outermost_with_the_arms_settings_last() -> None:
     grid = small_grid(overrides={"updates": 3, "world_model.coef": 0.1})
     runs = grid.runs("runs")
-    assert [c.name for c in runs] == [
-        "grpo-seed0",
-        "grpo+paw-seed0",
-        "grpo-seed1",
-        "grpo+paw-seed1",
-    ]
+    names = ["grpo-seed0", "grpo+paw-seed0", "grpo-seed1", "grpo+paw-seed1"]
+    assert [c.name for c in runs] == names
     assert {c.settings.updates for c in runs} == {3}
     assert {c.settings.threads for c in runs} == {1}
     assert [c.settings.world_model.enabled for c in runs] == [False, True] * 2
@@ -203,8 +194,6 @@ def test_arms_of_the_command_line_keep_commas_inside_values() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("recipe: smoke\narmz: {}\n", "'arms'"),
-        ("recipe: smoke\n", "arms"),
         ("arms: {a: {}}\n", "recipe"),
         ("recipe: smoke\narms: {a: {}}\nbaseline: b\n", "Unknown arm 'b'"),
         ("recipe: smoke\narms: {a: {}}\nagainst: {a: c}\n", "Unknown arm 'c'"),
@@ -233,124 +222,65 @@ def test_every_grid_of_the_project_is_valid() -> None:
 
 
 def test_all_runs_run_and_one_arm_makes_each_warm_start(fakes: Fakes) -> None:
-    grid = small_grid(arms=(Arm("a"), Arm("b"), Arm("c")), baseline="a")
-    work = run_all(fakes, grid, jobs=3)
-    assert work.finished == 6 and not work.failures and not work.waiting
+    work = run_all(fakes, small_grid())
+    assert work.finished == 4 and not work.failures and not work.waiting
     for seed in (0, 1):
         makers = fakes.folder / "warm-starts" / f"seed{seed}" / "makers.txt"
-        assert makers.read_text().split() == [f"a-seed{seed}"]
+        assert makers.read_text().split() == [f"grpo-seed{seed}"]
 
 
-def test_a_warm_start_is_waited_for_where_only_its_evaluation_differs(
-    fakes: Fakes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def places(run: PlannedRun) -> tuple[Path, ...]:
-        shared = Path(run.settings.warm_starts or "")
-        return shared / f"seed{run.seed}", shared / f"{run.name}-evaluation"
-
-    monkeypatch.setattr("paw_train.reporting.compare.runs.shared_places", places)
-    assert run_all(fakes, small_grid(seeds=(0,))).finished == 2
-    makers = fakes.folder / "warm-starts" / "seed0" / "makers.txt"
-    assert makers.read_text().split() == ["grpo-seed0"]
-
-
-def test_finished_runs_are_not_run_again(fakes: Fakes) -> None:
-    run_all(fakes, small_grid())
-    run_all(fakes, small_grid(seeds=(0, 1, 2)))
-    assert len(begun(fakes, "grpo-seed0")) == 1
-    assert len(begun(fakes, "grpo-seed2")) == 1
-
-
-def test_a_failing_run_is_reported_with_its_log_and_the_others_go_on(fakes: Fakes) -> None:
-    fakes.modes["grpo-seed0"] = "fail"
+@pytest.mark.parametrize(("mode", "code"), [("fail", 1), ("die", -signal.SIGKILL)])
+def test_a_failing_run_is_told_and_the_others_go_on(fakes: Fakes, mode: str, code: int) -> None:
+    fakes.modes["grpo-seed0"] = mode
     work = run_all(fakes, small_grid())
     assert work.finished == 3
     (failure,) = work.failures
-    assert (failure.run, failure.code) == ("grpo-seed0", 1)
-    assert "line of the log" in failure.tail and "the sky fell" in failure.tail
+    assert (failure.run, failure.code) == ("grpo-seed0", code)
+    assert "line of the log" in failure.tail and ("the sky fell" in failure.tail) == (code == 1)
     fakes.modes.clear()
-    assert run_all(fakes, small_grid()).finished == 4
+    assert run_all(fakes, small_grid(seeds=(0, 1, 2))).finished == 6
+    assert begun(fakes, "grpo-seed0") == 2
+    assert begun(fakes, "grpo-seed1") == begun(fakes, "grpo-seed2") == 1
 
 
 def test_a_run_begun_with_other_settings_is_refused_by_name(fakes: Fakes) -> None:
     run_all(fakes, small_grid())
-    changed = small_grid(
-        arms=(
-            Arm("grpo", {"world_model.enabled": False}),
-            Arm("grpo+paw", {"world_model.coef": 0.9}),
-        )
-    )
-    with pytest.raises(ValueError, match=r"grpo\+paw-seed0.*world_model\.coef"):
-        run_all(fakes, changed)
-    assert len(begun(fakes, "grpo+paw-seed0")) == 1
+    with pytest.raises(ValueError, match=r"grpo\+paw-seed0.*world_model\.rho"):
+        run_all(fakes, small_grid(overrides={"world_model.rho": 0.3}))
+    assert begun(fakes, "grpo+paw-seed0") == 1
 
 
 def test_settings_without_effect_do_not_make_a_run_another() -> None:
     changes = {"world_model.coef": 9.0, "optimizer.measure_gradients": True}
-    one, two = small_grid().runs("runs")[0], small_grid(overrides=changes)
-    assert differing_setting(one.settings.to_dict(), two.runs("elsewhere")[0]) is None
-
-
-def test_a_run_whose_process_is_killed_fails_and_resumes(fakes: Fakes) -> None:
-    fakes.modes["grpo-seed0"] = "hang"
-    grid = small_grid(seeds=(0,))
-    runs = grid.runs(str(fakes.folder.parent))
-    runner = Runner(runs, fakes.folder, 2, fakes, Progress(fakes.folder, quiet=True))
-
-    class Killer(Progress):
-        def show(self, work: Work) -> None:
-            child = runner._children.get("grpo-seed0")
-            if child is not None and begun(fakes, "grpo-seed0"):
-                child.send_signal(signal.SIGKILL)
-
-    runner.watcher = Killer(fakes.folder, quiet=True)
-    work = runner.run()
-    assert [f.code for f in work.failures] == [-signal.SIGKILL]
-    assert work.finished == 1
-    (fakes.folder / "go").touch()
-    assert run_all(fakes, grid).finished == 2
+    one, two = small_grid().runs("runs")[0], small_grid(overrides=changes).runs("elsewhere")[0]
+    assert differing_setting(one.settings.to_dict(), two) is None
 
 
 PARENT = textwrap.dedent(
     """
     import sys
     from pathlib import Path
-    sys.path.insert(0, sys.argv[2])
-    import tests_compare as t
+    import test_compare as t
     import paw_train.reporting.compare.runs as execute
-    execute.shared_places = lambda run: (Path(run.settings.warm_starts) / f"seed{run.seed}",)
-    fakes = t.Fakes(Path(sys.argv[1]))
-    fakes.modes = {"grpo-seed0": "hang"}
+    execute.shared_places = t.by_seed
+    fakes = t.Fakes(Path(sys.argv[1]), **{"grpo-seed0": "hang"})
     t.run_all(fakes, t.small_grid(seeds=(0,)))
     """
 )
 
 
-def start_parent(fakes: Fakes, tmp_path: Path) -> subprocess.Popen[bytes]:
+def start_parent(fakes: Fakes) -> Forked:
     """``run_all`` in another process, whose first run hangs until the file ``go`` is there."""
-    (tmp_path / "tests_compare.py").write_text(Path(__file__).read_text())
-    command = [sys.executable, "-c", PARENT, str(fakes.folder), str(tmp_path)]
-    parent = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    wait_until(lambda: begun(fakes, "grpo-seed0") and is_finished(fakes.folder / "grpo+paw-seed0"))
+    parent = Forked(PARENT, fakes.folder, path=Path(__file__).parent, OMP_NUM_THREADS="1")
+    done = fakes.folder / "grpo+paw-seed0"
+    wait_until(lambda: begun(fakes, "grpo-seed0") and is_finished(done))
     return parent
 
 
-def wait_until(condition: Any, seconds: float = 120.0) -> None:
-    """Waits for something that comes by itself; the limit only ends a test that has failed."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not come"
-        time.sleep(0.05)
-
-
-def test_a_child_that_outlives_its_killed_parent_is_waited_for(
-    fakes: Fakes, tmp_path: Path
-) -> None:
-    parent = start_parent(fakes, tmp_path)
-    parent.kill()
+def test_a_child_that_outlives_its_killed_parent_is_waited_for(fakes: Fakes) -> None:
+    parent = start_parent(fakes)
+    parent.process.kill()
     parent.wait()
-    runs = small_grid(seeds=(0,)).runs(str(tmp_path))
-    runner = Runner(runs, fakes.folder, 2, fakes, Progress(fakes.folder, quiet=True))
     said: list[str] = []
 
     class Listener(Progress):
@@ -358,53 +288,43 @@ def test_a_child_that_outlives_its_killed_parent_is_waited_for(
             said.append(text)
 
         def show(self, work: Work) -> None:
-            assert not runner._children, "the run must not run twice at once"
+            assert not again._children, "the run must not run twice at once"
             (fakes.folder / "go").touch()
 
-    runner.watcher = Listener(fakes.folder, quiet=True)
-    assert runner.run().finished == 2
-    assert len(begun(fakes, "grpo-seed0")) == 1
+    again = runner(fakes, small_grid(seeds=(0,)), Listener)
+    assert again.run().finished == 2
+    assert begun(fakes, "grpo-seed0") == 1
     assert "another process is running it" in said[0]
 
 
-def test_ctrl_c_stops_the_children_and_the_rest_is_left(fakes: Fakes, tmp_path: Path) -> None:
-    parent = start_parent(fakes, tmp_path)
-    parent.send_signal(signal.SIGINT)
-    assert parent.wait(120) == 0
+def test_ctrl_c_stops_the_children_and_the_rest_is_left(fakes: Fakes) -> None:
+    parent = start_parent(fakes)
+    os.kill(parent.process.pid or 0, signal.SIGINT)
+    assert parent.wait().code == 0
     assert not is_finished(fakes.folder / "grpo-seed0")
     (fakes.folder / "go").touch()
     assert run_all(fakes, small_grid(seeds=(0,))).finished == 2
-    assert len(begun(fakes, "grpo-seed0")) == 2
+    assert begun(fakes, "grpo-seed0") == 2
 
 
 # --- results ----------------------------------------------------------------------------------------
 
 
 def fake_results(
-    rates: dict[str, list[float]], tasks: int = 100, updates: int = 4, seed: int = 0
+    rates: dict[str, list[float]], tasks: int = 100, updates: int = 4
 ) -> list[RunResult]:
     """Finished runs with given success rates, by arm and seed."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     runs = []
     for arm, values in rates.items():
         for number, rate in enumerate(values):
             wins = rng.permutation(tasks) < round(rate * tasks)
-            after = {
-                "n": tasks,
-                "success_rate": float(wins.mean()),
-                "panel": "p",
-                "panel_hash": "h",
-                "by_type": {"look": {"n": tasks, "success_rate": float(wins.mean())}},
-                "successes": "".join("1" if w else "0" for w in wins),
-            }
-            curve = [rate * (i + 1) / updates for i in range(updates)]
+            part = {"n": tasks, "success_rate": float(wins.mean())}
+            flags = "".join("1" if w else "0" for w in wins)
+            after = {**part, "panel_hash": "h", "by_type": {"look": part}, "successes": flags}
             metrics: dict[str, list[float | None]] = {
-                "success_rate": list(curve),
+                "success_rate": [rate * (i + 1) / updates for i in range(updates)],
                 "obs_nll": [1.0 - 0.1 * i for i in range(updates)],
-                "seconds_rollout": [9.0] + [2.0] * (updates - 1),
-                "seconds_train": [9.0] + [1.0 if arm == "grpo" else 1.5] * (updates - 1),
-                "peak_memory_mb": [100.0 if arm == "grpo" else 110.0] * updates,
-                "tokens": [1000.0] * updates,
             }
             validation = [[2, rate / 2, 50], [4, rate, 50]]
             settings = {"seed": number, "world_model": {"enabled": False}}
@@ -412,26 +332,10 @@ def fake_results(
     return runs
 
 
-def test_results_survive_the_file_and_belong_to_runs_of_equal_settings(
-    fakes: Fakes, tmp_path: Path
-) -> None:
+def test_results_survive_and_are_reported_anywhere(fakes: Fakes, tmp_path: Path) -> None:
     grid = small_grid()
     run_all(fakes, grid)
     run = ComparisonFolder(grid, str(tmp_path), say=lambda text: None)
-    target = tmp_path / "export.json"
-    write_results(target, grid, run.results())
-    known, again = read_results(target)
-    assert again == run.results()
-    assert known.baselines() == grid.baselines() and known.seeds == grid.seeds
-    runs = grid.runs("elsewhere")
-    assert set(known_results(runs, again)) == {c.name for c in runs}
-    other = small_grid(overrides={"updates": 99}).runs("elsewhere")
-    assert not known_results(other, again)
-
-
-def test_a_file_of_results_can_be_reported_anywhere(fakes: Fakes, tmp_path: Path) -> None:
-    run_all(fakes, small_grid())
-    run = ComparisonFolder(small_grid(), str(tmp_path))
     run.save()
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -439,6 +343,9 @@ def test_a_file_of_results_can_be_reported_anywhere(fakes: Fakes, tmp_path: Path
     assert report_of(moved) == elsewhere / "compare.html"
     for name in ("table.md", "table.json", "compare.html", "differences.svg"):
         assert (elsewhere / name).read_text() == (run.folder / name).read_text()
+    known, again = read_results(moved)
+    assert again == run.results() and len(known_results(grid.runs("elsewhere"), again)) == 4
+    assert known.baselines() == grid.baselines() and known.seeds == grid.seeds
 
 
 def test_an_imported_run_counts_as_done_and_stays_so(fakes: Fakes, tmp_path: Path) -> None:
@@ -461,9 +368,7 @@ def test_an_imported_run_counts_as_done_and_stays_so(fakes: Fakes, tmp_path: Pat
     assert any("grpo-seed0" in line and "settings" in line for line in said)
 
 
-def test_running_some_arms_and_seeds_keeps_the_results_of_the_others(
-    fakes: Fakes, tmp_path: Path
-) -> None:
+def test_running_some_arms_keeps_the_results_of_others(fakes: Fakes, tmp_path: Path) -> None:
     run_all(fakes, small_grid())
     some = ComparisonFolder(small_grid(), str(tmp_path), arms=["grpo+paw"], seeds=[1, 7])
     assert [c.name for c, _ in some.states()] == ["grpo+paw-seed1", "grpo+paw-seed7"]
@@ -484,9 +389,15 @@ def test_a_file_that_holds_no_results_is_refused(tmp_path: Path, text: str) -> N
 BASELINES = {"grpo": "grpo", "grpo+paw": "grpo", "gigpo": "grpo", "gigpo+paw": "gigpo"}
 
 
+def compared(runs: list[RunResult], primary: str | None = None) -> Comparison:
+    """Every arm of the runs against the first."""
+    arms = dict.fromkeys(run.arm for run in runs)
+    return compare(dict.fromkeys(arms, "grpo"), "grpo", runs, primary)
+
+
 def test_means_and_differences_are_those_of_a_hand_calculation() -> None:
     runs = fake_results({"grpo": [0.5, 0.6, 0.4], "grpo+paw": [0.6, 0.64, 0.56]})
-    result = compare({"grpo": "grpo", "grpo+paw": "grpo"}, "grpo", runs)
+    result = compared(runs)
     base = result.arms[0]
     assert base.mean == pytest.approx(0.5) and base.std == pytest.approx(0.1)
     # t quantile for two degrees of freedom, 4.302653 (any printed table)
@@ -507,8 +418,7 @@ def test_means_and_differences_are_those_of_a_hand_calculation() -> None:
 def test_the_primary_contrast_is_not_adjusted_and_does_not_count_for_the_others() -> None:
     rates = {"grpo": [0.5, 0.6, 0.4], "grpo+paw": [0.6, 0.64, 0.56]}
     runs = fake_results(rates | {"gigpo": [0.52, 0.66, 0.4], "rloo": [0.55, 0.6, 0.44]})
-    baselines = dict.fromkeys(["grpo", "grpo+paw", "gigpo", "rloo"], "grpo")
-    alone = compare(baselines, "grpo", runs, primary="grpo+paw")
+    alone = compared(runs, primary="grpo+paw")
     primary = alone.difference("grpo+paw")
     assert primary is not None and primary.p_holm == primary.p_value
     others = [alone.difference(arm) for arm in ("gigpo", "rloo")]
@@ -517,12 +427,12 @@ def test_the_primary_contrast_is_not_adjusted_and_does_not_count_for_the_others(
     assert any("primary contrast" in note for note in alone.notes)
 
 
-def test_a_task_played_several_times_counts_by_its_share(fakes: Fakes, tmp_path: Path) -> None:
+def test_a_task_played_several_times_counts_by_its_share() -> None:
     runs = fake_results({"grpo": [0.5, 0.6], "grpo+paw": [0.7, 0.9]}, tasks=4)
     rollouts = ["1100", "1000", "1010"]
     played = [dataclasses.replace(c, after={**c.after, "successes": rollouts}) for c in runs]
     assert played[0].successes == pytest.approx([1.0, 1 / 3, 1 / 3, 0.0])
-    (difference,) = compare({"grpo": "grpo", "grpo+paw": "grpo"}, "grpo", played).differences
+    (difference,) = compared(played).differences
     assert difference.ci95_tasks == pytest.approx((0.0, 0.0))  # task by task all are equal
 
 
@@ -540,10 +450,9 @@ def test_arms_are_compared_to_their_own_baseline_over_the_seeds_in_common() -> N
 
 
 def test_seeds_that_agree_by_chance_claim_no_certainty() -> None:
-    runs = fake_results({"grpo": [0.5, 0.6], "grpo+paw": [0.6, 0.7]})
-    result = compare({"grpo": "grpo", "grpo+paw": "grpo"}, "grpo", runs)
-    equal = result.difference("grpo+paw")
-    assert equal is not None and equal.mean == pytest.approx(0.1)
+    result = compared(fake_results({"grpo": [0.5, 0.6], "grpo+paw": [0.6, 0.7]}))
+    (equal,) = result.differences
+    assert equal.mean == pytest.approx(0.1)
     assert equal.ci95 is None and equal.p_value is None and equal.ci95_tasks is not None
     assert any("agree" in note for note in result.notes)
 
@@ -551,16 +460,14 @@ def test_seeds_that_agree_by_chance_claim_no_certainty() -> None:
 def test_tasks_are_not_paired_across_panels() -> None:
     runs = fake_results({"grpo": [0.5, 0.5], "grpo+paw": [0.6, 0.6]})
     runs[-1].after["panel_hash"] = "other"
-    result = compare({"grpo": "grpo", "grpo+paw": "grpo"}, "grpo", runs)
-    difference = result.difference("grpo+paw")
-    assert difference is not None and difference.ci95_tasks is None
+    result = compared(runs)
+    assert result.differences[0].ci95_tasks is None
     assert any("same tasks" in note for note in result.notes)
 
 
 def test_further_measurements_are_means_over_the_updates_paired_by_seed() -> None:
     runs = fake_results({"grpo": [0.4, 0.8], "grpo+paw": [0.6, 0.8]}, updates=8)
-    found = compare({"grpo": "grpo", "grpo+paw": "grpo"}, "grpo", runs).secondary
-    rows = {(s.measurement, s.arm): s for s in found}
+    rows = {(s.measurement, s.arm): s for s in compared(runs).secondary}
     # the made-up curves rise evenly to the rate: 1/8, 2/8, ... of it
     whole = rows["success in training, mean of all updates, %", "grpo+paw"]
     assert whole.mean == pytest.approx(0.7 * 4.5 / 8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -41,10 +42,6 @@ def _policy(model: Any) -> LocalPolicy:
     return LocalPolicy(model.eval(), TOKENIZER)
 
 
-def _llama(attention: str = "sdpa") -> LocalPolicy:
-    return _policy(LlamaForCausalLM(LlamaConfig(**SIZES, attn_implementation=attention)))
-
-
 def _plain(policy: LocalPolicy, context: Sequence[int], ids: Sequence[int]) -> list[float]:
     """The reference: the whole model over the whole sequence, without any cache."""
     with torch.no_grad():
@@ -61,20 +58,16 @@ def _assert_equal(policy: LocalPolicy, requests: Sequence[ScoreRequest], found: 
             assert logprobs == pytest.approx(expected, abs=2e-3)
 
 
-POLICY = _llama()
+POLICY = hostile.tiny_policy(sharp=True)
+GPT2 = partial(GPT2Config, vocab_size=len(TOKENIZER), n_embd=32, n_layer=2, n_head=4)
+CONTINUATIONS = st.lists(
+    st.lists(st.integers(0, 3), min_size=1, max_size=5), min_size=1, max_size=6
+)
 
 
 @hypothesis_settings(max_examples=20)
 @given(
-    turns=st.lists(
-        st.lists(
-            st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=5), min_size=1, max_size=6),
-            min_size=4,
-            max_size=4,
-        ),
-        min_size=1,
-        max_size=4,
-    ),
+    turns=st.lists(st.lists(CONTINUATIONS, min_size=4, max_size=4), min_size=1, max_size=4),
     budget=st.sampled_from([1, 16, 10**6]),
     growing=st.booleans(),
     data=st.data(),
@@ -108,19 +101,17 @@ def test_a_context_may_be_scored_again_or_back_to_its_beginning() -> None:
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize("make", ["windowed", "whole", "other positions"])
-def test_other_attention_scores_alike(attention: str, make: str) -> None:
-    if make == "windowed":
-        config = MistralConfig(**SIZES, sliding_window=6, attn_implementation=attention)
-        policy = _policy(MistralForCausalLM(config))
-    elif make == "whole":
-        policy = _llama(attention)
-    else:
-        config = GPT2Config(
-            vocab_size=len(TOKENIZER), n_positions=512, n_embd=32, n_layer=2, n_head=4,
-            attn_implementation=attention,
-        )  # fmt: skip
-        policy = _policy(GPT2LMHeadModel(config))
+@pytest.mark.parametrize(
+    ("model", "config"),
+    [
+        (MistralForCausalLM, partial(MistralConfig, **SIZES, sliding_window=6)),
+        (LlamaForCausalLM, partial(LlamaConfig, **SIZES)),
+        (GPT2LMHeadModel, GPT2),
+    ],
+    ids=["windowed", "whole", "other positions"],
+)
+def test_other_attention_scores_alike(attention: str, model: Any, config: Any) -> None:
+    policy = _policy(model(config(attn_implementation=attention)))
     session = policy.scoring(True)
     requests = [
         ScoreRequest("a", list(range(20, 33)), [[1, 2, 3], [1, 2, 4, 5], [1], [6, 6, 6, 6, 6, 6]]),
@@ -131,10 +122,8 @@ def test_other_attention_scores_alike(attention: str, make: str) -> None:
     _assert_equal(policy, longer, session.score(longer))
 
 
-def test_a_model_with_a_cache_of_its_own_is_computed_whole_and_says_so(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    policy = _llama()
+def test_a_cache_of_its_own_is_not_used(caplog: pytest.LogCaptureFixture) -> None:
+    policy = hostile.tiny_policy(sharp=True)
     policy.model.config.num_kv_shared_layers = 1  # such layers keep no keys and values of their own
     requests = [ScoreRequest("a", [20, 21, 22], [[1, 2], [1, 3], [4]])]
     with caplog.at_level("WARNING"):
