@@ -168,6 +168,8 @@ def test_what_an_expert_gives_up_is_unsolved(own_environments: None, tmp_path: P
     assert (result["environment"]["split"], result["panel"]) == (None, "test/GivingUp-v0/4")
     page = LEADERBOARD.page([LEADERBOARD.published(result)])
     assert "4 tasks of `test/GivingUp-v0`; " in page
+    # an agent finds words where nothing is listed
+    assert played("random", tmp_path / "random", *settings)["success_rate"] == 1.0
 
 
 def test_the_seed_of_a_run_decides_its_environments_seeds() -> None:
