@@ -150,6 +150,18 @@ class Operations(TorchDispatchMode):
         return result
 
 
+def test_gradcheck() -> None:
+    generator = torch.Generator().manual_seed(0)
+    hidden, weight, bias = (
+        torch.randn(*shape, generator=generator, dtype=torch.float64).requires_grad_()
+        for shape in ((5, 3), (6, 3), (6,))
+    )
+    targets, heat = torch.tensor([0, 5, 2, 2, 1]), torch.tensor([0.5, 1.0, 2.0, 1.0, 1.0])
+    assert torch.autograd.gradcheck(
+        lambda h, w, b: tuple(linear_scores(h, w, b, targets, heat, 3, 2)), (hidden, weight, bias)
+    )
+
+
 def test_a_token_that_cannot_be_leaves_entropy_finite() -> None:
     bias = torch.tensor([0.0, 0.0, -torch.inf])
     hidden = torch.ones(2, 1, requires_grad=True)
