@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 from forked import Forked
-from registries import registered_here
-from typer.testing import CliRunner
 
 from paw_gym.transition import read_jsonl
 
@@ -33,14 +31,12 @@ EDIT = {
     'else " It is empty."': "else f\" A glow comes from {abs(at - self.state['coin'])} rooms away.\"",
     '[*way, "take coin"]': '[*way, "take lamp"]',
 }
-"""lines of the new package and what becomes of them"""
 BUDGET = {
     "eval": "evaluation.tasks=2",
     "train": "updates=2 threads=1 checkpoint_every=1 cloning.episodes=16 cloning.steps=6 "
     "rollout.groups=2 rollout.group_size=2 evaluation.tasks=2 evaluation.selection_tasks=2 "
     "model.scratch.hidden=32 model.scratch.layers=1 model.scratch.heads=2",
 }
-"""what comes after the arguments of a line that takes long"""
 
 
 PAW = """
@@ -56,7 +52,6 @@ main()
 
 
 def shown_lines() -> list[str]:
-    """What the page on environments shows for a package, as it stands there."""
     page = (ROOT / "docs" / "register-your-environment.md").read_text(encoding="utf-8")
     code = "".join(re.findall(r"^```bash\n(.*?)^```", page, re.MULTILINE | re.DOTALL))
     lines = [line.partition("#")[0].strip() for line in code.splitlines()]
@@ -133,93 +128,11 @@ def test_from_nothing_to_a_report(tmp_path: Path) -> None:
     assert (result["env_id"], result["agent"], result["n"]) == (ENV, "plain", 2)
 
 
-FEW = (
-    "threads=1 updates=1 rollout.groups=2 rollout.group_size=2 evaluation.tasks=2 "
-    "evaluation.selection_tasks=2 cloning.episodes=16 cloning.steps=2"
-)
-
-
-@pytest.mark.slow
-def test_a_module_with_splits_unseen_words_chance_and_a_pretrained_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The module and the lines that the page shows, with each of its environments."""
-    pytest.importorskip("torch", reason='pip install ".[train]"')
-    from paw_train.cli.program import app
-
-    page = (ROOT / "docs" / "register-your-environment.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    (tmp_path / "my_envs.py").write_text("\n".join(b for b in blocks[:6] if "register_text" in b))
-    shown = re.findall(r"^paw (\w+) (.*my_envs:me/Countdown-v0.*)$", page, re.MULTILINE)
-    lines = dict(shown)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "my_envs", raising=False)
-
-    def paw(line: str, fails: bool = False) -> str:
-        done = CliRunner().invoke(app, line.split(), env={"COLUMNS": "200"})
-        said = " ".join(done.output.split())
-        assert done.exit_code == (2 if fails else 0), said
-        return said
-
-    with registered_here():
-        for env in ("Echo", "Windy"):
-            check, expert, train = (
-                f"{name} {lines[name]}".replace("Countdown", env).replace("countdown", env.lower())
-                for name in ("check", "eval", "train")
-            )
-            assert f"paw train embedded env.id=my_envs:me/{env}-v0" in paw(check)
-            assert "100.0 %" in paw(expert)
-            said = paw(f"{train} {FEW} env.kwargs.max_steps=6")
-            assert f"open runs/{env.lower()}/report.html" in said
-            after = json.loads(Path("runs", env.lower(), "eval_after.json").read_text())
-            assert "/test/" in after["panel"], "results are of the last split"
-            unseen = "training does not show 3 words of the split test: crate, violin, zebra."
-            assert (unseen in said) == (env == "Echo")
-
-        _tiny_model(tmp_path / "model")
-        (line,) = re.findall(r"^paw (train llm .*)$", page, re.MULTILINE)
-        line = line.replace("FOLDER", "model")
-        said = paw(line.replace("train llm ", "train embedded "), fails=True)
-        assert "Use `paw train llm model.path=model` (LoRA adapters) or `paw train llm_full" in said
-        said = paw(f"{line} {FEW} rollout.max_response_tokens=8")
-        assert "open runs/echo_llm/report.html" in said and "None of the 2 unseen tasks" in said
-        assert Path("runs/echo_llm/checkpoints/best/model/adapter_config.json").exists()
-
-
-def _tiny_model(folder: Path) -> None:
-    """A Llama of some thousand random weights, with a byte-level tokenizer."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-
-    names = ["<end>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    core = Tokenizer(models.BPE({name: i for i, name in enumerate(names)}, []))
-    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    core.decoder = decoders.ByteLevel()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<end>")
-    tokenizer.chat_template = (
-        "{% for m in messages %}{{ m.role + ': ' + m.content + '<end>' }}{% endfor %}"
-        "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
-    )
-    tokenizer.save_pretrained(folder)
-    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
-    heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
-    config = LlamaConfig(vocab_size=len(names), eos_token_id=0, **sizes, **heads)
-    LlamaForCausalLM(config).save_pretrained(folder)
-
-
 def _own_python(folder: Path) -> tuple[Path, Path]:
     """An environment that sees the packages of this one, and takes the newcomer's; where it has them."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
     python = folder / "venv" / "bin" / "python"
-    site = Path(
-        subprocess.run(
-            [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout.strip()
-    )
+    (site,) = (folder / "venv").glob("lib/python*/site-packages")
     here = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), str(ROOT)}
     (site / "here.pth").write_text("".join(f"{path}\n" for path in sorted(here)))
     return python, site

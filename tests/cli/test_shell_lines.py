@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import glob
 import importlib.util
+import json
 import re
 import shlex
 import shutil
@@ -23,8 +24,6 @@ from fake_endpoint import FakeEndpoint
 from files import archives, unpinned
 from typer.testing import CliRunner
 
-pytest.importorskip("torch", reason="the extra `train`")
-pytest.importorskip("fastapi", reason="the extra `server`")
 pytest.importorskip("minari", reason="the extra `export`")
 
 from paw_gym import Outcome, Task, register_text_env
@@ -69,14 +68,12 @@ NOT_RUN = {
     r"paw replay theirs\.jsonl .*": "another program's file; tests/train/test_panel_kit.py writes one",
     r"export OPENAI_API_KEY=.*": "a key",
 }
-"""lines that are not run, and why"""
 NEEDS = {
     r"paw eval expert --panel babyai/.*": "minigrid",
     r"paw eval expert --panel tau2/mock": "tau2",
     r"paw eval expert --panel textworld/.*": "textworld",
     r"paw eval expert --panel textworld_express/.*": "textworld_express",
 }
-"""lines that need a package which not everyone has"""
 
 FEW = (
     "updates=1 checkpoint_every=1 threads=1 cloning.episodes=4 cloning.steps=1 "
@@ -156,7 +153,6 @@ def reason_not_run(line: str) -> str | None:
 
 
 def words_of(line: str, endpoint: str) -> list[str]:
-    """The arguments of a ``paw`` line as they are run."""
     given = " ".join([line, *(more for pattern, more in BUDGETS if re.fullmatch(pattern, line))])
     words: list[str] = []
     for word in shlex.split(given)[1:]:
@@ -167,7 +163,6 @@ def words_of(line: str, endpoint: str) -> list[str]:
 
 
 def run(line: str, endpoint: str) -> str:
-    """Runs a ``paw`` line and returns what it said."""
     done = CliRunner().invoke(app, words_of(line, endpoint), input="")
     said = done.output
     assert "Traceback" not in said, f"{line}\n{said}"
@@ -179,7 +174,6 @@ def run(line: str, endpoint: str) -> str:
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
-    """The address of a model that answers anything."""
     with FakeEndpoint() as server:
         yield server.url
 
@@ -199,7 +193,6 @@ play.solve = lambda task: [task.data]  # type: ignore[attr-defined]
 
 @pytest.fixture
 def maze(own_environments: None) -> str:
-    """An environment of a user's own."""
     tasks = [Task(way, "Find the way.", data=way) for way in ("left", "right")]
     register_text_env("tests/Maze-v0", play, tasks=tasks)
     return "tests/Maze-v0"
@@ -211,7 +204,6 @@ def made_here(name: str) -> Manifest:
 
 
 def environments_of_the_page() -> str:
-    """The functions and classes that the page on environments registers first, as one module."""
     page = (ROOT / "docs" / "register-your-environment.md").read_text(encoding="utf-8")
     code = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     return "\n".join(block for block in code[:6] if "register_text_env" in block)
@@ -304,19 +296,30 @@ def test_the_lines_of_a_page(page: Path, clean: Path, endpoint: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("solver", [True, False], ids=["solver", "no solver"])
-def test_a_function_goes_the_way_of_the_class(clean: Path, endpoint: str, solver: bool) -> None:
-    if not solver:
+@pytest.mark.parametrize("env", ["Parrot", "Echo", "Windy"])
+def test_the_other_environments_of_the_page_go_the_way_of_the_class(
+    clean: Path, endpoint: str, env: str
+) -> None:
+    """A function without a solver, one with splits and unseen words, and a world of chance."""
+    if env == "Parrot":
         text = (clean / "my_envs.py").read_text()
-        solve = ", solve=lambda task, rng: [task.id]"
+        solve = 'me/Parrot-v0", tasks=TASKS, solve=lambda task, rng: [task.id]'
         assert text.count(solve) == 1
-        (clean / "my_envs.py").write_text(text.replace(solve, ""))
-    lines = lines_of(ROOT / "docs" / "register-your-environment.md")
-    lines = [re.sub("[Cc]ountdown", "Parrot", line) for line in lines if "ountdown" in line]
+        (clean / "my_envs.py").write_text(text.replace(solve, solve.partition(", solve")[0]))
+    page = "\n".join(lines_of(ROOT / "docs" / "register-your-environment.md"))
+    lines = re.findall(".*ountdown.*", page)
     assert [line.split()[1] for line in lines] == ["check", "eval", "train", "eval", "view"]
-    for line in lines[0 if solver else 2 :]:
-        said = run(line, endpoint)
-        assert ("has no solver" in said) == (not solver and line.startswith("paw train"))
+    for line in lines[2 if env == "Parrot" else 0 :]:
+        line = line.replace("Countdown", env).replace("countdown", env.lower())
+        said = " ".join(run(line, endpoint).split())
+        assert ("100.0 %" in said) >= line.startswith("paw eval expert")
+        trains = line.startswith("paw train")
+        assert ("has no solver" in said) == (env == "Parrot" and trains)
+        unseen = "training does not show 3 words of the split test: crate, violin, zebra."
+        assert (unseen in said) == (env == "Echo" and trains)
+    if env != "Parrot":
+        after = json.loads((clean / "runs" / env.lower() / "eval_after.json").read_text())
+        assert "/test/" in after["panel"], "results are of the last split"
 
 
 @pytest.mark.slow
