@@ -39,6 +39,7 @@ def each(rows: Iterable[Row], value: int) -> None:
 DEEDS: dict[str, Callable[[Any, str, int], object]] = {
     "add": lambda table, key, value: each([table[key]] if key in table else [], value),
     "set": lambda table, key, value: table.__setitem__(key, Row([value])),
+    "update": lambda table, key, value: table.update({key: Row([value])}),
     "delete": lambda table, key, value: key in table and table.__delitem__(key),
     "get": lambda table, key, value: each(filter(None, [table.get(key)]), value),
     "values": lambda table, key, value: each(table.values(), value),

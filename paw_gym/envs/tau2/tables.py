@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import ItemsView, Iterator, ValuesView
+from collections.abc import ItemsView, Iterator, MutableMapping, ValuesView
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -77,6 +77,8 @@ class SharedTable(dict[str, Any]):
         if key not in self:
             self[key] = default
         return self[key]
+
+    update = MutableMapping.update  # row by row, so that each is known to be new
 
     def values(self) -> ValuesView[Any]:  # type: ignore[override]
         """See ``dict.values``; all rows become own ones."""
