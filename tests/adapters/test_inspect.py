@@ -31,8 +31,8 @@ def endpoint() -> Iterator[fake.FakeEndpoint]:
     """A model that goes down or right, as its messages and seed decide."""
     usual = fake._answer
 
-    def answer(body: dict[str, Any], stop_reason: bool) -> dict[str, Any]:
-        reply, seen = usual(body, stop_reason), json.dumps([body["messages"], body.get("seed")])
+    def answer(body: dict[str, Any]) -> dict[str, Any]:
+        reply, seen = usual(body), json.dumps([body["messages"], body.get("seed")])
         way = ("down", "right")[hashlib.sha256(seen.encode()).digest()[0] % 2]
         reply["choices"][0]["message"]["content"] = f"<think>hm</think><action>{way}"
         return reply
