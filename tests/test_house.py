@@ -16,7 +16,7 @@ LINES = {
     "env_servers": 3_655,
     "benchmarks": 3_980,
     "scripts": 900,
-    "tests": 34_300,
+    "tests": 34_330,
 }
 """most lines of Python"""
 PAGES, WORDS, README = 24, 45_000, 110

@@ -30,6 +30,7 @@ from paw_train.algorithms.update import Updater
 from paw_train.losses.objective import ObjectiveSettings
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.rollouts.rows import transition_keys
+from paw_train.rollouts.scoring import collate
 from paw_train.rollouts.tokens import ACTION, CONTEXT, OBSERVATION
 from paw_train.settings import (
     AlgorithmSettings,
@@ -387,6 +388,33 @@ def test_copies_count_once(dedup: str, average: str) -> None:
 
 
 # --- critic, dynamic sampling ----------------------------------------------------------------------
+
+
+def test_collate_pads_on_the_right_and_scores_what_has_a_role_or_a_weight() -> None:
+    short = token_row([5, 6, 7], ((1, 3), (0, 0)), wm_weight=[0.0] * 3)
+    long = token_row(range(50, 56), ((2, 3), (3, 4)), wm_weight=[0.0] * 3 + [0.5, 0.0, 0.25])
+    batch = collate([short, long], 0)
+    assert batch.ids.tolist() == [[5, 6, 7, 0, 0, 0], list(range(50, 56))]
+    assert batch.attention_mask.sum(1).tolist() == [3, 6]
+    assert batch.turn.tolist() == [[-1, 0, 0, -1, -1, -1], [-1, -1, 0, 0, -1, -1]]
+    assert batch.scored[0].tolist() == [False, True, True, False, False, False]
+    assert batch.scored[1].tolist() == [False, False, True, True, False, True]
+    assert batch.share[0, 1:3].tolist() == [0.5, 0.5]
+    assert batch.share[1, 2:4].tolist() == [1.0, 1.0]
+    assert batch.logprob[0].tolist() == [0.0, -1.0, -1.0, 0.0, 0.0, 0.0]
+    assert batch.advantage is None
+
+
+@pytest.mark.parametrize("conversation", [False, True])
+def test_actions_are_scored_alike_without_observations(conversation: bool) -> None:
+    policy = _policy()
+    pool = collect(made_up(conversation))
+    batch = collate(pool.rows, policy.pad_id)
+    short = batch.actions_only()
+    assert short.ids.shape[1] == 1 + int(batch.action.any(0).nonzero().max()) < batch.ids.shape[1]
+    whole = torch.where(batch.action, policy.logprobs(batch, 0.7), 0.0)
+    scored = policy.logprobs(short, 0.7)
+    assert torch.allclose(scored, whole[:, : scored.shape[1]], atol=1e-12)
 
 
 @pytest.mark.parametrize("level", ["turn", "token"])
