@@ -24,6 +24,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from importlib import resources
 from pathlib import Path
 
+from paw_gym.internals.files import file_at
 from paw_gym.internals.naming import did_you_mean
 from paw_gym.internals.replies import ParsedResponse, parse_response
 
@@ -133,17 +134,17 @@ class PromptTemplate:
                 + did_you_mean("", builtin_templates())
             )
         path = Path(name_or_path)
-        builtin = resources.files("paw_gym") / "templates" / f"{name_or_path}.toml"
         if path.suffix == ".toml":
-            if not path.is_file():
-                raise ValueError(f"There is no template file {str(path)!r}.")
-            text = path.read_text(encoding="utf-8")
-        elif builtin.is_file():
-            text = builtin.read_text(encoding="utf-8")
+            if (file := file_at(path)) is None:
+                raise ValueError(f"There is no template file {str(path)[:200]!r}.")
+            text = file.read_text(encoding="utf-8")
+        elif str(path) in builtin_templates():
+            folder = resources.files("paw_gym") / "templates"
+            text = (folder / f"{path}.toml").read_text(encoding="utf-8")
         else:
             raise ValueError(
-                f"There is no prompt template {str(name_or_path)!r}. "
-                + did_you_mean(str(name_or_path), builtin_templates())
+                f"There is no prompt template {str(name_or_path)[:200]!r}. "
+                + did_you_mean(str(path), builtin_templates())
                 + " Or give the path of a .toml file."
             )
         return cls.parse(text, path.stem)

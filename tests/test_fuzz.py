@@ -162,7 +162,7 @@ READERS = {
     "grammar": Reader(text(recognise_grammar), GRAMMAR, (GameFileError,)),
     "wording": Reader(text(parse_task), GRAMMAR),
     "event": Reader(text(read_event), GRAMMAR, ()),
-    "goals": Reader(text(given_goals), GOALS, others=(b'[{"asin": "B0"}]', b"[3]")),
+    "goals": Reader(text(given_goals), GOALS, others=(b'[{"asin": "B0"}]', b"[3]", b"x" * 9000)),
     "prices": Reader(text(given_prices), b'{"B0": 3.5}', others=(b'{"a": "x"}',)),
     "corpus": Reader(_corpus, PASSAGES),
     "questions": Reader(read_questions, b'{"id": "q", "question": "?", "golden_answers": ["a"]}\n'),

@@ -14,7 +14,7 @@ from paw_gym.data.fetch import DownloadError, Progress, fetch, fetch_checksums
 from paw_gym.data.manifest import DataFile, Manifest
 from paw_gym.data.unpack import FileRecord, unpack_zip
 from paw_gym.internals.cache import cache_dir
-from paw_gym.internals.files import new_folder, sha256_of, write_json
+from paw_gym.internals.files import new_folder, sha256_of, user_path, write_json
 
 RECEIPT = "paw_receipt.json"
 """in the data folder: what it was made of, and the checksum of every file"""
@@ -59,7 +59,7 @@ def download_dataset(
         DownloadError: a file cannot be had, is damaged, or does not fit on the disk.
         FileExistsError: ``dest`` holds something else.
     """
-    dest = (dest or default_folder(manifest.name)).expanduser().absolute()
+    dest = user_path(dest or default_folder(manifest.name)).absolute()
     if not force and _settled(dest, manifest):
         return dest
     dest.parent.mkdir(parents=True, exist_ok=True)
@@ -81,7 +81,7 @@ def download_dataset(
     sources = []
     for file in manifest.files:
         if from_folder is not None:
-            sources.append(_local(file, Path(from_folder).expanduser()))
+            sources.append(_local(file, user_path(from_folder)))
         else:
             sources.append(_remote(file, store, progress, reserve, manifest.homepage))
         if not file.sha256:

@@ -17,14 +17,14 @@ def cache_dir() -> Path:
     """``$PAW_CACHE_DIR``, or ``paw-gym`` in the user's cache folder. It need not exist yet."""
     chosen = os.environ.get("PAW_CACHE_DIR")
     if chosen:
-        return Path(chosen).expanduser()
+        return Path(os.path.expanduser(chosen))
     if sys.platform == "win32":
         base = os.environ.get("LOCALAPPDATA", "~/AppData/Local")
     elif sys.platform == "darwin":
         base = "~/Library/Caches"
     else:
         base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "paw-gym"
+    return Path(os.path.expanduser(base)) / "paw-gym"
 
 
 def private_folder(name: str) -> Path:

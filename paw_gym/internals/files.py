@@ -31,6 +31,17 @@ def file_version(path: Path) -> str:
     return f"{path.resolve()} {stat.st_size} {stat.st_mtime_ns}"
 
 
+def user_path(path: str | os.PathLike[str]) -> Path:
+    """The path with ``~`` expanded; that of an unknown user stays as it is, and leads to nothing."""
+    return Path(os.path.expanduser(path))
+
+
+def file_at(text: str | os.PathLike[str]) -> Path | None:
+    """The file that a text names, or ``None``: text that is too long for a path names no file either."""
+    path = user_path(text)
+    return path if os.path.isfile(path) else None
+
+
 _POINTER = b"version https://git-lfs.github.com/"
 _ARCHIVES = {b"PK\x03\x04": "a zip archive", b"BZh": "packed by bzip2"}
 _PACKED = {b"\x1f\x8b": "gzip", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zstd"}

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
+from paw_gym.internals.files import user_path
 from paw_gym.retrieval.analysis import analyze
 from paw_gym.retrieval.base import check_top_k
 from paw_gym.retrieval.bm25_index import BM25Index, build_index, decoded_lengths
@@ -69,7 +70,7 @@ class BM25Retriever(CorpusRetriever):
         if index is None:
             self.index = build_index(self.corpus, progress=progress)
         else:
-            self.index = BM25Index.load(Path(index).expanduser(), self.corpus.fingerprint)
+            self.index = BM25Index.load(user_path(index), self.corpus.fingerprint)
         self._settings = {"retriever": "bm25", "corpus": self.index.corpus, "k1": k1, "b": b}
         self._options = (k1, b, compiled)
         self._lock = threading.Lock()

@@ -67,7 +67,7 @@ class Corpus(Sequence[Passage]):
         if isinstance(source, Corpus):
             return source
         if isinstance(source, str | os.PathLike):
-            return _open_file(Path(source).expanduser(), on_error)
+            return _open_file(Path(os.path.expanduser(source)), on_error)
         return _in_memory(source)
 
     def __len__(self) -> int:

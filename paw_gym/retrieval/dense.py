@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from paw_gym.internals.files import write_json
+from paw_gym.internals.files import user_path, write_json
 from paw_gym.retrieval.base import Contexts, Hit
 from paw_gym.retrieval.corpus import Corpus, CorpusRetriever, CorpusSource
 from paw_gym.retrieval.encoders import Encoder, make_encoder
@@ -87,7 +87,7 @@ class DenseRetriever(CorpusRetriever):
             build_dense_index(
                 self.corpus, self.encoder, Path(index), storage="float32", progress=progress
             )
-        folder = Path(index).expanduser()
+        folder = user_path(index)
         self.meta = read_meta(folder, FORMAT, self.corpus.fingerprint)
         if self.meta["model"] != self.encoder.fingerprint:
             raise IndexMismatchError(
@@ -204,7 +204,7 @@ def require_index_of_file(retriever: Any, settings: Mapping[str, Any], corpus: A
     """
     if retriever != "e5" or settings.get("index") is not None or corpus is None:
         return
-    path = Path(corpus).expanduser()
+    path = user_path(corpus)
     if path.is_file() and path.stat().st_size > LARGEST_FILE:
         raise _no_index(f"{path.stat().st_size / 2**30:.1f} GiB", str(corpus))
 

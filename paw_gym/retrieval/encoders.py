@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
+from paw_gym.internals.files import user_path
 from paw_gym.internals.printable import encodable
 from paw_gym.retrieval.base import need
 
@@ -140,7 +140,7 @@ def _no(dim: int) -> np.ndarray:
 
 def _model_digest(model: str) -> str:
     """The name of a hub model; for a folder, a hash over its files."""
-    folder = Path(model).expanduser()
+    folder = user_path(model)
     if not folder.is_dir():
         return model
     digest = hashlib.sha256()

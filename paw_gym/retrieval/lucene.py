@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from paw_gym.internals.files import new_folder
+from paw_gym.internals.files import new_folder, user_path
 from paw_gym.internals.printable import encodable
 from paw_gym.retrieval.base import need
 from paw_gym.retrieval.corpus import Corpus, CorpusRetriever, CorpusSource, Ranked
@@ -51,7 +51,7 @@ class LuceneRetriever(CorpusRetriever):
         if index is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="paw-lucene-")
             index = Path(self._temporary.name) / "index"
-        folder = Path(index).expanduser()
+        folder = user_path(index)
         if not folder.is_dir():
             build_lucene_index(self.corpus, folder)
         _require_corpus(folder, self.corpus.fingerprint)

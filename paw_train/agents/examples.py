@@ -24,6 +24,7 @@ import numpy as np
 from annotated_types import MinLen
 from pydantic import BeforeValidator
 
+from paw_gym.internals.files import user_path
 from paw_gym.prompts import PromptTemplate, fill
 from paw_gym.wrappers import AgentInterface
 from paw_train.environments import has_expert
@@ -330,15 +331,14 @@ def read_examples(path: str | Path) -> tuple[list[WrittenExample], str | None]:
         (the examples, the rules or ``None``)
     """
     try:
-        data = tomllib.loads(Path(path).expanduser().read_text(encoding="utf-8"))
+        data = tomllib.loads(user_path(path).read_text(encoding="utf-8"))
         file = ExamplesFile.read(data)
         if not file.example:
             raise ValueError("holds no [[example]]; each has a 'text' and may have a 'type'.")
         numbered = enumerate(file.example, start=1)
         return [WrittenExample.read(e, f"example {n}") for n, e in numbered], file.rules
     except OSError as error:
-        reason = error.strerror or error
-        raise ValueError(f"agent.examples_file={path}: cannot be read ({reason}).") from error
+        raise ValueError(f"agent.examples_file={path}: {error.strerror or error}.") from error
     except ValueError as error:  # not TOML, not text, or not of that form
         raise ValueError(f"agent.examples_file={path}: {error}") from error
 

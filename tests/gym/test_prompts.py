@@ -108,6 +108,8 @@ class TestFiles:
         for name, message in (
             ("genric", "Did you mean 'generic'"),
             ("missing.toml", r"There is no template file 'missing\.toml'"),
+            ("Do this: " * 100, "no prompt template 'Do this"),
+            ("~nobody/mine.toml", "no template file '~nobody"),
             (None, r"name or the path of a \.toml file, got None"),
         ):
             with pytest.raises(ValueError, match=message):

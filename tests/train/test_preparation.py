@@ -55,10 +55,10 @@ class TestAWarmStartOnFewTasks:
 
     def test_is_as_long_as_its_tasks_are_many(self) -> None:
         whole = load_settings("embedded").cloning
-        steps = round(whole.steps * 3200 / whole.episodes)
-        settings, (sentence,) = self.settings(200)
-        assert (settings.cloning.episodes, settings.cloning.steps) == (3200, steps)
-        assert f"200 training tasks: 3200 expert episodes and {steps} steps" in sentence
+        steps = round(whole.steps * 4800 / whole.episodes)
+        settings, (sentence,) = self.settings(300)
+        assert (settings.cloning.episodes, settings.cloning.steps) == (4800, steps)
+        assert f"300 training tasks: 4800 expert episodes and {steps} steps" in sentence
 
     def test_is_long_enough_to_learn_the_form_of_answers(self) -> None:
         settings, _ = self.settings(3)

@@ -21,7 +21,7 @@ from paw_gym.envs.alfworld.native.goal import TASK_TYPES, parse_goal
 from paw_gym.envs.alfworld.native.pddl import parse_problem
 from paw_gym.envs.alfworld.native.rules import task_text
 from paw_gym.internals.cache import private_folder
-from paw_gym.internals.files import imposture, write_text
+from paw_gym.internals.files import imposture, user_path, write_text
 from paw_gym.internals.naming import did_you_mean
 
 GAME_FILE = "game.tw-pddl"
@@ -101,7 +101,7 @@ def _compiled(path: str, modified_ns: int, size: int) -> CompiledGame:
 
 def find_root(data_dir: str | os.PathLike[str]) -> Path:
     """The folder that holds the splits."""
-    given = Path(data_dir).expanduser()
+    given = user_path(data_dir)
     if not given.is_dir():
         raise DataFolderError(f"the ALFWorld data folder {given} does not exist. {_DOWNLOAD}")
     for root in (given / _VERSION_FOLDER, given):

@@ -15,7 +15,7 @@ from paw_gym.core import AgentDefaults, Outcome, Task, TextEnv
 from paw_gym.envs.search_qa.questions import DOMAINS, Question, benchmark_tasks, dataset_names
 from paw_gym.envs.search_qa.scoring import Scores, score
 from paw_gym.envs.search_qa.synthetic import Riddle, synthetic_tasks, world_corpus
-from paw_gym.internals.files import file_version
+from paw_gym.internals.files import file_at, file_version, user_path
 from paw_gym.internals.naming import require_choice
 from paw_gym.retrieval.base import (
     Passage,
@@ -68,7 +68,7 @@ _LOCK = threading.Lock()
 def find_corpus(data_dir: Path, datasets: Sequence[str], corpus: str | Path | None) -> Path:
     """The corpus file: as given, or ``corpus.jsonl`` beside the questions, or above them."""
     if corpus is not None:
-        return Path(corpus).expanduser()
+        return user_path(corpus)
     folders = [data_dir / datasets[0]] if len(datasets) == 1 else []
     for folder in (*folders, data_dir):
         if (folder / "corpus.jsonl").is_file():
@@ -101,18 +101,10 @@ def _identity(value: Any) -> str:
     """The identity of a setting's value; a file or an index counts as another one once it was changed."""
     if isinstance(value, Corpus):
         return value.fingerprint
-    file = _file_of(value) if isinstance(value, str | os.PathLike) else None
+    file = None
+    if isinstance(value, str | os.PathLike):  # or other text, such as a token
+        file = file_at(value) or file_at(user_path(value) / "index.json")
     return repr(value) if file is None else file_version(file)
-
-
-def _file_of(value: str | os.PathLike[str]) -> Path | None:
-    """The file that a value names, of an index its note; ``None`` for any other text, such as a token."""
-    try:
-        path = Path(value).expanduser()
-        file = path / "index.json" if path.is_dir() else path
-        return file if file.is_file() else None
-    except (OSError, RuntimeError, ValueError):  # too long for a path, or no user of that name
-        return None
 
 
 REWARDS = ("exact_match", "f1")
@@ -351,4 +343,4 @@ def _required_folder(data_dir: str | Path | None, dataset: str | Sequence[str]) 
             f"dataset={dataset!r} needs data_dir, the folder that holds <dataset>/<split>.jsonl and "
             "corpus.jsonl. Only dataset='synthetic' comes without data."
         )
-    return Path(data_dir).expanduser()
+    return user_path(data_dir)

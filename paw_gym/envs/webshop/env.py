@@ -27,7 +27,7 @@ from paw_gym.envs.webshop.pages import DonePage, Page
 from paw_gym.envs.webshop.reward import choose_tagger, tagger
 from paw_gym.envs.webshop.search import search_engine
 from paw_gym.envs.webshop.shop import SEARCH_ACTION, Shop, Visit, parse_action
-from paw_gym.internals.files import file_version
+from paw_gym.internals.files import file_at, file_version, user_path
 from paw_gym.internals.naming import require_choice
 
 SHOP_ID = "paw_gym/WebShop-v0"
@@ -249,7 +249,7 @@ class ShopSettings:
         """The official data; ``None``: the products are generated."""
         if self.data_dir is None:
             return None
-        return DataFolder(Path(self.data_dir).expanduser(), self.num_products)
+        return DataFolder(user_path(self.data_dir), self.num_products)
 
 
 def _frozen(value: Any) -> str | None:
@@ -263,11 +263,9 @@ def open_shop(settings: ShopSettings, split: str) -> tuple[Shop, TaskSet]:
     """The shop and the tasks of a split, made once a process, and anew where a file was changed."""
     require_choice("split", split, SPLITS)
     folder = settings.folder
-    files = [] if folder is None else [*folder.files]
-    for given in (settings.goals, settings.prices):
-        if given is not None and not given.lstrip().startswith(("[", "{")):
-            files.append(Path(given).expanduser())
-    return _opened(settings, split, tuple(file_version(path) for path in files if path.is_file()))
+    files = [] if folder is None else [path for path in folder.files if path.is_file()]
+    files += filter(None, (file_at(text) for text in (settings.goals, settings.prices) if text))
+    return _opened(settings, split, tuple(file_version(path) for path in files))
 
 
 @lru_cache(maxsize=8)
@@ -277,7 +275,7 @@ def _opened(settings: ShopSettings, split: str, versions: tuple[str, ...]) -> tu
     fingerprint = json.dumps(parts, sort_keys=True)
     folder, kind = settings.folder, settings.goals
     if kind is not None and kind not in GOAL_KINDS:
-        if kind.isidentifier() and not Path(kind).exists():
+        if kind.isidentifier() and file_at(kind) is None:
             require_choice("kind of goals", kind, GOAL_KINDS)
         return shop, given_tasks(given_goals(kind), fingerprint)
     if kind is None:

@@ -19,7 +19,7 @@ import numpy as np
 
 from paw_gym.core import Task, TaskSet, split_of_key
 from paw_gym.envs.webshop.catalogue import Catalogue, Product, text, texts
-from paw_gym.internals.files import open_text
+from paw_gym.internals.files import file_at, open_text
 
 NO_LIMIT = 1_000_000.0
 """dollars; the limit of a goal that names none"""
@@ -173,11 +173,9 @@ def load_given(value: Any, what: str) -> Any:
         return value
     content = str(value)
     if not content.lstrip().startswith(("[", "{")):
-        path = Path(content).expanduser()
-        if not path.is_file():
-            raise ValueError(
-                f"{what}: there is no file {content!r}, and it is no JSON text either."
-            )
+        path = file_at(content)
+        if path is None:
+            raise ValueError(f"{what}: there is no file {content[:200]!r}, and it is no JSON text.")
         with open_text(path) as file:
             content = file.read()
     try:

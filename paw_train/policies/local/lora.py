@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from paw_gym.internals.files import user_path
 from paw_train.policies.local.loading import model_signature, read_weights, weights_fingerprint
 from paw_train.settings.model import LoraSettings
 
@@ -45,7 +46,7 @@ class Base:
     @classmethod
     def of(cls, model: Any, path: str | Path, revision: str | None) -> Base:
         """Describes a loaded model."""
-        there = Path(path).expanduser()
+        there = user_path(path)
         name = str(there.resolve()) if there.exists() else str(path)
         return cls(name, model_signature(model), weights_fingerprint(model), revision)
 

@@ -10,6 +10,7 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
+from paw_gym.internals.files import user_path
 from paw_train.losses.batch import Batch
 from paw_train.losses.lm_head_logprobs import TokenScorer
 from paw_train.policies.local import lora
@@ -92,7 +93,7 @@ class LocalPolicy:
         """
         wanted = adapter or LoraSettings()
         base: Base | None = None
-        there = Path(path).expanduser()
+        there = user_path(path)
         adapted = [folder for folder in (there, there / "model") if lora.is_adapter(folder)]
         if adapted:
             model, tokenizer, base = _load_adapted(
