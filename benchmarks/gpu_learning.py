@@ -42,7 +42,7 @@ REGIME = ("env.invalid_when=malformed", "algorithm.normalize=false")
 PANELS = ("evaluation.tasks=200", "evaluation.batch=200", "evaluation.selection_tasks=96")
 MEDIUM = ("model.scratch={tokenizer: words, architecture: llama, spell_unknown: false, hidden: 256, "
           "layers: 4, heads: 4, kv_heads: 2, intermediate: 704}", "cloning.steps=600",
-          "cloning.episodes=4000", "cloning.misplaced=0.0", "optimizer.lr=2e-4")  # fmt: skip
+          "cloning.episodes=4000", "cloning.slips=random", "optimizer.lr=2e-4")  # fmt: skip
 SMOLLM2 = ("model.path=data/adapters/smollm2_alfworld", "model.dtype=bfloat16", "cloning.episodes=0",
            "rollout.groups=16", "rollout.group_size=8", "rollout.max_response_tokens=24",
            "objective.kl_coef=0", "optimizer.minibatches=4", "optimizer.lr=2e-4", "updates=60",

@@ -27,6 +27,9 @@ from paw_train.settings.rollout import RolloutSettings
 if TYPE_CHECKING:  # endpoints are evaluated where torch is not installed
     import torch
 
+_AGAIN = 0.6
+"""probability that a slip of a demonstrator follows one: whoever errs repeats itself"""
+
 
 @dataclass(slots=True)
 class Trajectory:
@@ -240,7 +243,7 @@ def demonstrations(
     task_ids: Sequence[str],
     noise: float = 0.0,
     rng: np.random.Generator | None = None,
-    misplaced: float = 0.0,
+    slips: str = "random",
     each_step: Callable[[Slot], None] | None = None,
 ) -> list[Trajectory]:
     """Episodes of the environments' own expert.
@@ -253,15 +256,18 @@ def demonstrations(
             or the last one again). The expert then shows how to recover; the perturbed action itself
             is no example, and context in its row.
         rng: of the noise.
-        misplaced: share of the perturbed actions, those that repeat the last one aside, that are what
-            another episode's expert does at that moment. Most are refused here, as those of a policy are
-            that mistakes what is where.
+        slips: ``random``, as above; ``misplaced``, half of those that do not repeat the last action are what
+            another episode's expert does at that moment, mostly refused here; ``imitated``, these, in runs,
+            and examples as well.
         each_step: called with each running episode before each of its actions.
     """
     pool.reset(task_ids)
     trajectories = [Trajectory(episode) for episode in pool.episodes]
     recorder = TokenRecorder(chat, pool) if chat else None
     experts = {slot.index: pool.env_of(slot).text_env.expert() for slot in pool.active}
+    imitated, perturbed = slips == "imitated", dict[int, str | None]()
+    again = max(noise, _AGAIN) if imitated else noise  # after a slip; `first` keeps the share
+    first = noise if again == noise else noise * (1 - again) / (1 - noise)
     while pool.active:
         actions = _expert_actions(pool, experts)
         slots = list(pool.active)
@@ -269,10 +275,12 @@ def demonstrations(
             break
         for slot in slots if each_step else ():
             each_step(slot)  # type: ignore[misc]
-        foreign = list(actions.values()) if misplaced else []
+        foreign = [] if slips == "random" else list(actions.values())
         perturbed = {
-            slot.index: _perturbed_action(pool, slot, noise, rng, misplaced, foreign)
-            for slot in slots
+            s.index: _perturbed_action(
+                pool, s, again if perturbed.get(s.index) else first, rng, foreign
+            )
+            for s in slots
         }
         texts = [
             pool.env_of(slot).response_for(perturbed[slot.index] or actions[slot.index])
@@ -285,7 +293,7 @@ def demonstrations(
             for slot, text in zip(slots, texts, strict=True):
                 ids = recorder.chat.content(text)
                 response = Response(ids, [0.0] * len(ids), text)
-                recorder.take(slot, response, learned=not perturbed[slot.index])
+                recorder.take(slot, response, learned=imitated or not perturbed[slot.index])
     if recorder:
         _hand_over(trajectories, recorder.rows)
     return trajectories
@@ -307,17 +315,16 @@ def _expert_actions(pool: EnvPool, experts: Mapping[int, Callable[[], str]]) -> 
 def _perturbed_action(
     pool: EnvPool,
     slot: Slot,
-    noise: float,
+    probability: float,
     rng: np.random.Generator | None,
-    misplaced: float,
     foreign: Sequence[str],
 ) -> str | None:
-    """With probability ``noise``, an action in place of the expert's."""
-    if rng is None or rng.random() >= noise:
+    """With this probability, an action in place of the expert's."""
+    if rng is None or rng.random() >= probability:
         return None
     if slot.episode.transitions and rng.random() < 0.3:
         return slot.episode.transitions[-1].action
-    if foreign and rng.random() < misplaced:
+    if foreign and rng.random() < 0.5:
         return foreign[int(rng.integers(len(foreign)))]
     actions = pool.env_of(slot).text_env.list_actions() or []
     return str(actions[int(rng.integers(len(actions)))]) if actions else None

@@ -119,10 +119,10 @@ class CloningSettings(Group):
     noise: Share = 0.1
     """share of the expert's steps replaced by a perturbed action (a random one, or the previous one again),
     so that the policy also learns to recover"""
-    misplaced: Share = 0.0
-    """share of the perturbed actions, not counting those that repeat the previous action, that are what the
-    expert does at that moment in another episode. Most of these are refused, so the policy learns to continue
-    after a refusal"""
+    slips: Literal["random", "misplaced", "imitated"] = "random"
+    """what perturbed actions are: ``random``, admissible ones; ``misplaced``, half of them what the expert
+    does at that moment in another episode, mostly refused, so the policy learns to continue after a refusal;
+    ``imitated``, these, in runs, and learned as well: a demonstrator that errs, whom RL has to surpass"""
     steps: Count = 400
     """number of optimizer steps"""
     checkpoint_every: Positive = 200

@@ -33,17 +33,17 @@ from paw_train.training.spelling import practiced
 
 _WARMUP = 0.05
 """share of the steps over which the learning rate rises"""
+_TOGETHER = 64
+"""episodes that run at the same time"""
 
 
 def expert_rows(
     pool: EnvPool,
     chat: ChatFormat,
     task_ids: Sequence[str],
-    noise: float,
+    own: CloningSettings,
     seed: int,
-    batch: int = 64,
-    progress: Callable[[int], None] | None = None,
-    misplaced: float = 0.0,
+    progress: Callable[[int], None] = lambda played: None,
 ) -> list[TokenRow]:
     """Token rows of the environment's own expert playing the given tasks; failures are left out.
 
@@ -53,15 +53,14 @@ def expert_rows(
     rows: list[TokenRow] = []
     errors: list[str] = []
     rng = np.random.default_rng(seed)
-    for start in range(0, len(task_ids), batch):
-        ids = task_ids[start : start + batch]
-        for trajectory in demonstrations(pool, chat, ids, noise, rng, misplaced):
+    for start in range(0, len(task_ids), _TOGETHER):
+        ids = task_ids[start : start + _TOGETHER]
+        for trajectory in demonstrations(pool, chat, ids, own.noise, rng, own.slips):
             if trajectory.episode.success:
                 rows.extend(trajectory.rows)
             elif trajectory.episode.error is not None:
                 errors.append(trajectory.episode.error)
-        if progress:
-            progress(min(start + batch, len(task_ids)))
+        progress(min(start + _TOGETHER, len(task_ids)))
     if errors and not rows:
         raise ValueError(
             f"The expert solved none of the tasks, and {len(errors)} of its {len(task_ids)} episodes failed: "
@@ -71,7 +70,7 @@ def expert_rows(
 
 
 def mixed_expert_rows(
-    settings: Settings, chat: ChatFormat, progress: Callable[[int], None] | None = None
+    settings: Settings, chat: ChatFormat, progress: Callable[[int], None]
 ) -> list[TokenRow]:
     """Token rows of the experts of a run's environments: ``cloning.episodes``, divided by weight.
 
@@ -93,15 +92,7 @@ def mixed_expert_rows(
             count = min(count, own.episodes_per_task * tasks)
         rng = np.random.default_rng([seed, 1, number] if number else [seed, 1])
         ids = [pool.tasks.ids[int(i)] for i in rng.choice(tasks, count, count > tasks)]
-        rows += expert_rows(
-            pool,
-            chat,
-            ids,
-            own.noise,
-            seed,
-            progress=lambda n, before=done: progress(before + n) if progress else None,  # type: ignore[misc]
-            misplaced=own.misplaced,
-        )
+        rows += expert_rows(pool, chat, ids, own, seed, lambda n, done=done: progress(done + n))  # type: ignore[misc]
         done += count
         pool.close()
     return rows

@@ -163,7 +163,7 @@ class WorldModelStages:
         pool = make_pool(env, split, count, 1, _HELD_OUT)
         rng = np.random.default_rng(_HELD_OUT)
         tasks = rng.choice(pool.tasks.ids, count, replace=count > len(pool.tasks)).tolist()
-        trajectories = demonstrations(pool, None, tasks, noise=0.5, rng=rng, misplaced=0.5)
+        trajectories = demonstrations(pool, None, tasks, noise=0.5, rng=rng, slips="misplaced")
         pool.close()
         self.place.mkdir(parents=True, exist_ok=True)
         write_jsonl(path, [t.episode for t in trajectories if t.episode.error is None])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from paw_train.rollouts.rollout import Trajectory, demonstrations
 
 
 class PasswordEnv(TextEnv):
-    """Say the task's own word three times; ``wait`` alone is listed."""
+    """Say the task's own word and count to three; ``wait`` alone is listed."""
 
     def __init__(self, max_steps: int = 60, render_mode: str | None = None) -> None:
         tasks = [Task(name, "Say the word.", data=f"say {name}") for name in ("a", "b", "c")]
@@ -25,7 +26,7 @@ class PasswordEnv(TextEnv):
         return Outcome("Well?", admissible_actions=["wait"])
 
     def _act(self, action: str) -> Outcome:
-        right = action == self.task.data
+        right = action == f"{self.task.data} {self.state}"
         self.state += right
         valid, done = right or action == "wait", self.state == 3
         said = "Go on." if valid else "Nothing happens."
@@ -34,7 +35,7 @@ class PasswordEnv(TextEnv):
         )
 
     def reference_solution(self) -> list[str]:
-        return [self.task.data] * (3 - self.state)
+        return [f"{self.task.data} {number}" for number in range(self.state, 3)]
 
 
 class BadExpertEnv(PasswordEnv):
@@ -63,11 +64,24 @@ def test_an_expert_that_fails_ends_its_own_episode() -> None:
     assert "no further action" in (c.error or "") and len(c.transitions) == 2
 
 
-@pytest.mark.parametrize(("misplaced", "expected"), [(0.0, {"wait"}), (1.0, {"say a", "say b"})])
-def test_the_default_expert_recovers_from_slips(misplaced: float, expected: set[str]) -> None:
-    played = _played(PasswordEnv, 20, 0.4, np.random.default_rng(0), misplaced)
+@pytest.mark.parametrize(
+    ("slips", "expected"), [("random", {"wait"}), ("misplaced", {"wait", "say a", "say b"})]
+)
+def test_the_default_expert_recovers_from_slips(slips: str, expected: set[str]) -> None:
+    played = _played(PasswordEnv, 20, 0.4, np.random.default_rng(0), slips)
     assert all(trajectory.episode.success for trajectory in played)
     own = [t.episode.transitions for t in played if t.episode.task_id == "c"]
     lengths = list(map(len, own))
     assert max(lengths) > 3 == min(lengths), "some slipped, and some went straight"
-    assert {t.action for steps in own for t in steps if t.action != "say c"} == expected
+    done = {t.action.rstrip(" 012") for steps in own for t in steps}
+    assert done - {"say c"} == expected
+
+
+def test_imitated_slips_have_their_share_and_come_in_runs() -> None:
+    steps = [
+        [t.action == "wait" or not t.action_is_valid for t in trajectory.episode.transitions]
+        for trajectory in _played(PasswordEnv, 300, 0.3, np.random.default_rng(1), "imitated")
+    ]
+    assert np.mean([slip for row in steps for slip in row]) == pytest.approx(0.3, abs=0.02)
+    after_one = [later for row in steps for slip, later in pairwise(row) if slip]
+    assert np.mean(after_one) == pytest.approx(0.6, abs=0.05)

@@ -99,7 +99,7 @@ def test_likelihood_and_accuracy_are_those_of_the_model(policy: LocalPolicy) -> 
 def test_the_auroc_is_the_share_of_pairs_in_order(policy: LocalPolicy) -> None:
     pool, *_ = play(policy, "window")
     rng = np.random.default_rng(1)
-    played = demonstrations(pool, None, pool.tasks.ids[:2], 0.7, rng, misplaced=1.0)
+    played = demonstrations(pool, None, pool.tasks.ids[:2], 0.7, rng, slips="misplaced")
     wanted = predict(policy, pool, played)
     refusal = policy.chat.content("Nothing happens.")[0]
     first: dict[bool, list[float]] = {True: [], False: []}

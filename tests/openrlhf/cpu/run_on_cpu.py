@@ -67,7 +67,7 @@ def make_model(folder: Path) -> None:
     tokenizer = word_tokenizer(texts)
     shape = ScratchModelSettings(hidden=64, layers=2, heads=2, kv_heads=1, intermediate=128)
     policy = LocalPolicy(scratch_model(shape, len(tokenizer), 0), tokenizer)
-    rows = expert_rows(pool, policy.chat, few, 0.1, 0)
+    rows = expert_rows(pool, policy.chat, few, CloningSettings(noise=0.1), 0)
     clone(policy, rows, CloningSettings(steps=120, batch_tokens=1024, lr=1e-2), 0)
     policy.model.bfloat16()
     policy.save(folder)
