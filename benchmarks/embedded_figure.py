@@ -56,7 +56,7 @@ def figure(seeds: Sequence[dict[str, Any]]) -> Figure:
     left, right = drawn.subplots(1, 2, width_ratios=[5, 2], sharey=True)
     training = [_smooth(seed["training"]) for seed in seeds]
     _band(left, training, GREY, "training rollouts (temperature 1, 30 steps)", 1.0)
-    _band(left, [s["validation"] for s in seeds], ORANGE, "validation games (temperature 0.4)", 2.2)
+    _band(left, [s["validation"] for s in seeds], ORANGE, "validation games (temperature 0.7)", 2.2)
     left.set_title(f"Success during RL, mean and range of {len(seeds)} seeds", loc="left")
     left.set_xlabel("RL updates")
     left.set_ylim(0, 1)

@@ -8,10 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hostile import tiny_policy
 
 from paw_gym import EnvPool, Outcome, Task, TaskSet, TextEnv, make_agent_env
 from paw_gym.registration import register_text_env
+from paw_gym.transition import Transition
 from paw_train.rollouts.rollout import Trajectory, demonstrations
+from paw_train.rollouts.tokens import ACTION
 
 
 class PasswordEnv(TextEnv):
@@ -51,10 +54,14 @@ class BadExpertEnv(PasswordEnv):
         return act
 
 
-def _played(env: type[TextEnv], times: int, *how: Any) -> list[Trajectory]:
+def _played(env: type[TextEnv], times: int, *how: Any, chat: Any = None) -> list[Trajectory]:
     register_text_env("tests/Demo-v0", env, replace=True)
-    pool = EnvPool(lambda: make_agent_env("tests/Demo-v0"), seed=0)
-    return demonstrations(pool, None, ["a", "b", "c"] * times, *how)
+    pool = EnvPool(lambda: make_agent_env("tests/Demo-v0", mode="conversation"), seed=0)
+    return demonstrations(pool, chat, ["a", "b", "c"] * times, *how)
+
+
+def _is_slip(step: Transition) -> bool:
+    return step.action == "wait" or not step.action_is_valid
 
 
 def test_an_expert_that_fails_ends_its_own_episode() -> None:
@@ -79,9 +86,19 @@ def test_the_default_expert_recovers_from_slips(slips: str, expected: set[str]) 
 
 def test_imitated_slips_have_their_share_and_come_in_runs() -> None:
     steps = [
-        [t.action == "wait" or not t.action_is_valid for t in trajectory.episode.transitions]
+        list(map(_is_slip, trajectory.episode.transitions))
         for trajectory in _played(PasswordEnv, 300, 0.3, np.random.default_rng(1), "imitated")
     ]
     assert np.mean([slip for row in steps for slip in row]) == pytest.approx(0.3, abs=0.02)
     after_one = [later for row in steps for slip, later in pairwise(row) if slip]
     assert np.mean(after_one) == pytest.approx(0.6, abs=0.05)
+
+
+@pytest.mark.parametrize("slips", ["random", "imitated"])
+def test_a_slip_is_an_example_only_where_it_is_imitated(slips: str) -> None:
+    rng = np.random.default_rng(2)
+    for trajectory in _played(PasswordEnv, 5, 0.4, rng, slips, chat=tiny_policy().chat):
+        steps, (row,) = trajectory.episode.transitions, trajectory.rows
+        examples = [n for n, step in enumerate(steps) if slips == "imitated" or not _is_slip(step)]
+        turns = {turn for role, turn in zip(row.role, row.turn, strict=True) if role == ACTION}
+        assert sorted(turns) == examples

@@ -8,8 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from small_policies import SMALL, said_in, word_policy
 
 from paw_gym.transition import write_jsonl
@@ -48,16 +46,6 @@ def test_magnitudes_are_the_derivatives_by_the_targets_logit() -> None:
         (shares["ce"], shares["mae"], shares["cmae"]), rel=1e-12
     )
     assert (found.tokens, found.noisy_tokens) == (40, 14)
-
-
-@given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), max_size=30), st.floats(0.01, 1))
-def test_noise_and_the_rest_make_one(tokens: list[tuple[float, bool]], rho: float) -> None:
-    p, noisy = [a for a, _ in tokens], [b for _, b in tokens]
-    one = d.gradient_shares(p, noisy, rho)
-    rest = d.gradient_shares(p, [not b for b in noisy], rho)
-    for name in ("ce", "mae", "cmae"):
-        total = getattr(one, name) + getattr(rest, name)
-        assert total == pytest.approx(1.0) or total == 0.0
 
 
 @pytest.mark.parametrize(

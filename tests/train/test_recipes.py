@@ -44,12 +44,6 @@ def test_every_recipe_loads(name: str) -> None:
     assert load_settings(name).name == name
 
 
-def test_a_base_may_be_a_recipe_of_the_project(tmp_path: Path) -> None:
-    settings = load_settings(_write(tmp_path, "base: smoke\nupdates: 1\n"))
-    assert settings.updates == 1
-    assert settings.cloning == load_settings("smoke").cloning
-
-
 def test_minibatches_follow_from_their_size_where_it_is_given() -> None:
     sized = OptimizerSettings(minibatches=9, minibatch_size=64)
     assert [optimizer_steps(sized, n) for n in (1, 64, 65, 640)] == [1, 1, 2, 10]

@@ -22,10 +22,15 @@ def test_difference_interval_matches_newcombes_example() -> None:
     assert stats.difference_interval(first, second) == pytest.approx((0.0524, 0.3339), abs=6e-5)
 
 
-@pytest.fixture
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fewer bootstrap samples, for many trials."""
+Interval = Callable[[np.random.Generator, int], tuple[float, float]]
+
+
+def _covered(monkeypatch: pytest.MonkeyPatch, truth: float, interval: Interval) -> float:
+    """Share of 300 trials, with few bootstrap samples, whose interval holds the truth."""
     monkeypatch.setattr(stats, "_TABLES", 400)
+    rng = np.random.default_rng(3)
+    found = [interval(rng, trial) for trial in range(300)]
+    return float(np.mean([low <= truth <= high for low, high in found]))
 
 
 def test_paired_difference_of_successes() -> None:
@@ -89,16 +94,14 @@ def test_equal_differences_leave_no_doubt() -> None:
     assert stats.wilson_interval(0, 0) == (0.0, 1.0)  # nothing is known
 
 
-def test_crossed_bootstrap_covers_seeds_and_tasks(few: None) -> None:
-    rng = np.random.default_rng(3)
-    inside, trials = 0, 300
-    for trial in range(trials):
+def test_crossed_bootstrap_covers_seeds_and_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interval(rng: np.random.Generator, trial: int) -> tuple[float, float]:
         seeds, tasks = rng.normal(0, 0.5, (5, 1)), rng.normal(0, 1.0, (1, 40))
         table = 1.0 + seeds + tasks + rng.normal(0, 1.0, (5, 40))
-        low, high = stats.crossed_bootstrap_interval(table.tolist(), trial)
-        inside += low <= 1.0 <= high
+        return stats.crossed_bootstrap_interval(table.tolist(), trial)
+
     # no t quantile: somewhat optimistic at five seeds is what the docstring says
-    assert 0.86 <= inside / trials <= 0.99
+    assert 0.86 <= _covered(monkeypatch, 1.0, interval) <= 0.99
 
 
 def test_crossed_bootstrap_of_one_row_is_over_tasks() -> None:
@@ -142,25 +145,21 @@ def test_random_signs_of_single_tasks_are_mcnemars_test() -> None:
     assert stats.sign_flip_p_value(many, 0) == pytest.approx(stats.mcnemar_exact(30, 15), abs=0.006)
 
 
-def test_the_difference_of_two_tables_is_covered(few: None) -> None:
-    rng = np.random.default_rng(11)
-    inside, trials = 0, 300
-    for trial in range(trials):
+def test_the_difference_of_two_tables_is_covered(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interval(rng: np.random.Generator, trial: int) -> tuple[float, float]:
         tasks = rng.normal(0, 1.0, (1, 40))  # the same tasks for both
         first = tasks + rng.normal(0, 0.7, (4, 40))
         second = 0.3 + tasks + rng.normal(0, 0.7, (3, 40))
-        low, high = stats.crossed_difference_interval(first.tolist(), second.tolist(), trial)
-        inside += low <= 0.3 <= high
-    assert 0.9 <= inside / trials <= 1.0
+        return stats.crossed_difference_interval(first.tolist(), second.tolist(), trial)
+
+    assert 0.9 <= _covered(monkeypatch, 0.3, interval) <= 1.0
 
 
-def test_a_ratio_counts_units_not_tokens(few: None) -> None:
-    rng = np.random.default_rng(2)
-    inside, trials = 0, 300
-    for trial in range(trials):
+def test_a_ratio_counts_units_not_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interval(rng: np.random.Generator, trial: int) -> tuple[float, float]:
         sizes = rng.integers(1, 30, 60)
         level = rng.normal(2.0, 0.5, 60)  # tokens of one episode are alike
-        low, high = stats.ratio_interval((sizes * level).tolist(), sizes.tolist(), trial)
-        inside += low <= 2.0 <= high
-    assert 0.9 <= inside / trials <= 0.99
+        return stats.ratio_interval((sizes * level).tolist(), sizes.tolist(), trial)
+
+    assert 0.9 <= _covered(monkeypatch, 2.0, interval) <= 0.99
     assert stats.ratio_interval([4.0, 6.0], [2, 3], 0) == (2.0, 2.0)
