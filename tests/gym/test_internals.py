@@ -57,7 +57,7 @@ def registry() -> Registry[object]:
     return made
 
 
-def test_another_package_is_loaded_by_name_only_and_a_broken_one_is_named(
+def test_another_package_is_loaded_by_name_only_and_a_broken_or_taken_one_is_named(
     registry: Registry[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     points = {"circle": "round_things:circle", "broken": "round_things:nothing"}
@@ -68,9 +68,6 @@ def test_another_package_is_loaded_by_name_only_and_a_broken_one_is_named(
     assert registry["circle"] == "a circle"
     with pytest.raises(ImportError, match=r"'broken' of round-things .*'round_things:nothing'"):
         registry["broken"]
-
-
-def test_a_name_is_of_one_thing(registry: Registry[object]) -> None:
     with pytest.raises(ValueError, match="There is a shape 'path' already"):
         registry.add("path", object())
 

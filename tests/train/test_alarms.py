@@ -160,11 +160,10 @@ def test_the_terminal_prints_an_alarm_once(capsys: pytest.CaptureFixture[str]) -
 
 def test_groups_with_equal_returns_are_counted() -> None:
     played = made_up(False, [(0, 1, 1.0), (0, 1, 1.0), (1, 1, 0.0), (1, 1, 1.0), (0, 1, 5.0)])
-    broken = played[4]
     assert outcome_metrics(played[:4])["equal_groups"] == 0.5
     # what failed is left out, and a group of one cannot differ
-    broken.episode.error = "broke"
-    assert outcome_metrics([*played[:2], broken])["equal_groups"] == 1.0
+    played[4].episode.error = "broke"
+    assert outcome_metrics([*played[:2], played[4]])["equal_groups"] == 1.0
     assert "equal_groups" not in outcome_metrics([played[0], played[2]])
 
 

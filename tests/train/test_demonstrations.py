@@ -71,17 +71,15 @@ def test_an_expert_that_fails_ends_its_own_episode() -> None:
     assert "no further action" in (c.error or "") and len(c.transitions) == 2
 
 
-@pytest.mark.parametrize(
-    ("slips", "expected"), [("random", {"wait"}), ("misplaced", {"wait", "say a", "say b"})]
-)
-def test_the_default_expert_recovers_from_slips(slips: str, expected: set[str]) -> None:
+@pytest.mark.parametrize("slips", ["random", "misplaced"])
+def test_the_default_expert_recovers_from_slips(slips: str) -> None:
     played = _played(PasswordEnv, 20, 0.4, np.random.default_rng(0), slips)
     assert all(trajectory.episode.success for trajectory in played)
     own = [t.episode.transitions for t in played if t.episode.task_id == "c"]
     lengths = list(map(len, own))
     assert max(lengths) > 3 == min(lengths), "some slipped, and some went straight"
     done = {t.action.rstrip(" 012") for steps in own for t in steps}
-    assert done - {"say c"} == expected
+    assert done == {"wait", "say c"} | ({"say a", "say b"} if slips == "misplaced" else set())
 
 
 def test_imitated_slips_have_their_share_and_come_in_runs() -> None:
@@ -99,6 +97,5 @@ def test_a_slip_is_an_example_only_where_it_is_imitated(slips: str) -> None:
     rng = np.random.default_rng(2)
     for trajectory in _played(PasswordEnv, 5, 0.4, rng, slips, chat=tiny_policy().chat):
         steps, (row,) = trajectory.episode.transitions, trajectory.rows
-        examples = [n for n, step in enumerate(steps) if slips == "imitated" or not _is_slip(step)]
         turns = {turn for role, turn in zip(row.role, row.turn, strict=True) if role == ACTION}
-        assert sorted(turns) == examples
+        assert turns == {n for n, s in enumerate(steps) if slips == "imitated" or not _is_slip(s)}

@@ -19,19 +19,14 @@ ROWS = yaml.safe_load((ROOT / "recipes" / "published.yaml").read_text(encoding="
 TABLE = {name: row for name, row in ROWS.items() if not name.startswith("tau2")}
 
 
-def _write(folder: Path, text: str, name: str = "mine") -> Path:
-    path = folder / f"{name}.yaml"
-    path.write_text(text)
-    return path
-
-
 def test_a_recipe_lies_on_its_base_group_by_group(tmp_path: Path) -> None:
-    _write(tmp_path, "name: root\nupdates: 7\noptimizer: {lr: 0.5, minibatches: 3}\n", "root")
-    _write(tmp_path, "base: root.yaml\nenv: {kwargs: {a: 1, b: 2}}\n", "middle")
-    top = _write(
-        tmp_path, "base: middle.yaml\noptimizer: {lr: 0.25}\nenv: {kwargs: {b: 3}}\n", "top"
-    )
-    settings = load_settings(top, ["optimizer.minibatches=4"])
+    for name, text in (
+        ("root", "name: root\nupdates: 7\noptimizer: {lr: 0.5, minibatches: 3}\n"),
+        ("middle", "base: root.yaml\nenv: {kwargs: {a: 1, b: 2}}\n"),
+        ("top", "base: middle.yaml\noptimizer: {lr: 0.25}\nenv: {kwargs: {b: 3}}\n"),
+    ):
+        (tmp_path / f"{name}.yaml").write_text(text)
+    settings = load_settings(tmp_path / "top.yaml", ["optimizer.minibatches=4"])
     assert settings.name == "top"  # each recipe's own run, not its base's
     assert settings.updates == 7
     assert (settings.optimizer.lr, settings.optimizer.minibatches) == (0.25, 4)
