@@ -109,8 +109,8 @@ def reference_solver(subject: Subject) -> str:
             )
             steps, won = steps or found, won + bool(found)
         lengths.append(steps)
-    length = f"{min(lengths)} to {counted(max(lengths), 'step')}"
-    solved = f"{counted(len(lengths), 'task')} solved in {length}"
+    least = f"{min(lengths)} to " if min(lengths) < max(lengths) else ""
+    solved = f"{counted(len(lengths), 'task')} solved in {least}{counted(max(lengths), 'step')}"
     return f"{solved}, {won} of them by the expert" if won else solved
 
 

