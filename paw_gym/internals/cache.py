@@ -12,19 +12,21 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from paw_gym.internals.files import user_path
+
 
 def cache_dir() -> Path:
     """``$PAW_CACHE_DIR``, or ``paw-gym`` in the user's cache folder. It need not exist yet."""
     chosen = os.environ.get("PAW_CACHE_DIR")
     if chosen:
-        return Path(os.path.expanduser(chosen))
+        return user_path(chosen)
     if sys.platform == "win32":
         base = os.environ.get("LOCALAPPDATA", "~/AppData/Local")
     elif sys.platform == "darwin":
         base = "~/Library/Caches"
     else:
         base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(os.path.expanduser(base)) / "paw-gym"
+    return user_path(base) / "paw-gym"
 
 
 def private_folder(name: str) -> Path:

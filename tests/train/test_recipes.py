@@ -27,8 +27,8 @@ def test_a_recipe_lies_on_its_base_group_by_group(tmp_path: Path) -> None:
     ):
         (tmp_path / f"{name}.yaml").write_text(text)
     settings = load_settings(tmp_path / "top.yaml", ["optimizer.minibatches=4"])
-    assert settings.name == "top"  # each recipe's own run, not its base's
-    assert settings.updates == 7
+    assert (settings.name, settings.updates) == ("top", 7)  # its own run, not its base's
+    assert load_settings("rwml_embedded").cloning == load_settings("embedded").cloning
     assert (settings.optimizer.lr, settings.optimizer.minibatches) == (0.25, 4)
     assert settings.env.kwargs == {"a": 1, "b": 3}
     assert settings.optimizer.weight_decay == OptimizerSettings().weight_decay
