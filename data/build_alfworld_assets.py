@@ -40,13 +40,6 @@ TASK_TYPES = (
 )
 ROOM_KINDS = {"kitchen": 0, "living_room": 200, "bedroom": 300, "bathroom": 400}
 ROOMS_PER_KIND = 30
-ROOM_KIND_NAMES = {
-    "Kitchen": "kitchen",
-    "LivingRoom": "living_room",
-    "Bedroom": "bedroom",
-    "Bathroom": "bathroom",
-}
-"""ALFRED's names of the room kinds, and ours."""
 
 MOVE_TO_PUT = (
     ("You arrive at {r.name}. ", "You arrive at {lend.name}. "),
@@ -141,10 +134,6 @@ def facts(constants: ModuleType, library: ModuleType) -> dict[str, Any]:
             key: whole(value)
             for key, value in sorted(constants.VAL_RECEPTACLE_OBJECTS.items())
             if key not in movable
-        },
-        "room_kinds": {
-            task: sorted(ROOM_KIND_NAMES[kind] for kind in constants.GOALS_VALID[task])
-            for task in TASK_TYPES
         },
         "openable": sorted(set(constants.OPENABLE_CLASS_LIST) - movable),
         "receptacle_objects": sorted(movable),

@@ -46,6 +46,11 @@ DEEDS: dict[str, Callable[[Any, str, int], object]] = {
     "items": lambda table, key, value: each([r for k, r in table.items() if k == key], value),
     "pop": lambda table, key, value: table.pop(key, None),
     "default": lambda table, key, value: each([table.setdefault(key, Row([9]))], value),
+    "last": lambda table, key, value: each([table.popitem()[1]] if table else [], value),
+    "clear": lambda table, key, value: table.clear(),
+    "merge": lambda table, key, value: table.__ior__({key: Row([value])}),
+    "copy": lambda table, key, value: each(table.copy().values(), value),
+    "union": lambda table, key, value: each((table | {"y": Row([9])}).values(), value),
 }
 CHOSEN = st.tuples(st.sampled_from(sorted(DEEDS)), st.sampled_from("abcx"), st.integers(0, 3))
 

@@ -53,6 +53,10 @@ class SharedTable(dict[str, Any]):
                 found[key] = now
         return found
 
+    def __iter__(self) -> Iterator[str]:
+        # with an iterator of its own, copy(), | and dict() read by __getitem__, not past it
+        return super().__iter__()
+
     def __getitem__(self, key: str) -> Any:
         self._own(key)
         return super().__getitem__(key)
@@ -73,12 +77,19 @@ class SharedTable(dict[str, Any]):
         self._own(key)
         return super().pop(key, *default)
 
-    def setdefault(self, key: str, default: Any = None) -> Any:
-        if key not in self:
-            self[key] = default
-        return self[key]
+    def __ior__(self, rows: Any) -> SharedTable:  # type: ignore[override, misc]
+        self.update(rows)
+        return self
 
-    update = MutableMapping.update  # row by row, so that each is known to be new
+    # row by row, so that each is an own one or known to be new
+    setdefault = MutableMapping.setdefault
+    update = MutableMapping.update
+    clear = MutableMapping.clear
+
+    def popitem(self) -> tuple[str, Any]:
+        if self:
+            self._own(next(reversed(self)))
+        return super().popitem()
 
     def values(self) -> ValuesView[Any]:  # type: ignore[override]
         """See ``dict.values``; all rows become own ones."""

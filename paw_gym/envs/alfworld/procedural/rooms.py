@@ -60,8 +60,6 @@ class Facts:
     """movable things that can hold things (bowl, pan, ...)"""
     affordances: Mapping[str, frozenset[str]]
     """object types by "heatable", "coolable", "cleanable", "sliceable", "toggleable\""""
-    room_kinds: Mapping[str, frozenset[str]]
-    """room kinds in which ALFRED sets a task type"""
     templates: Mapping[str, tuple[str, ...]]
     """the official wordings of a task type, with {obj}, {recep}, {toggle}"""
     goal_pddl: Mapping[str, str]
@@ -94,7 +92,6 @@ def facts() -> Facts:
         openable=frozenset(raw["openable"]),
         receptacle_objects=frozenset(raw["receptacle_objects"]),
         affordances=_sets(raw["affordances"]),
-        room_kinds=_sets(raw["room_kinds"]),
         templates={task: tuple(goal["templates"]) for task, goal in raw["goals"].items()},
         goal_pddl={task: goal["pddl"] for task, goal in raw["goals"].items()},
     )
