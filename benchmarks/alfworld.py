@@ -3,7 +3,7 @@
     python benchmarks/alfworld.py [--data-dir DIR] [--games 12] [--steps 50] [--tree 3827]
 
 Both engines play the same commands in the same games, one right after the other, each computing the
-observation and the admissible commands of every step. Without the original's packages its column
+observation and the admissible commands of every step. If the original's packages are missing, its column
 stays empty. Without ``--data-dir``, the archive in ``$PAW_SHARED_DATA`` or beside the repository is used.
 """
 
@@ -39,7 +39,7 @@ HAS_ORIGINAL = all(
     importlib.util.find_spec(name) for name in ("textworld", "fast_downward", "alfworld")
 )
 
-# Each child script prints one JSON number list. A process of its own makes memory and start honest.
+# Each child script prints one JSON list of numbers. In separate processes, memory and start are honest.
 NATIVE_MEMORY = """
 import json, sys
 import gymnasium, paw_gym, random
@@ -92,10 +92,10 @@ print(json.dumps([time.perf_counter() - start, env.num_games]))
 
 @dataclass
 class Clock:
-    """CPU seconds of this process and counts, of one engine.
+    """CPU seconds of this process, and counts, for one engine.
 
-    CPU time, since it stays the same when other programs use the machine; on an idle one it is the
-    time on the clock.
+    CPU time, since it stays the same when other programs use the machine; on an idle machine it equals
+    the time on the clock.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
@@ -113,7 +113,7 @@ class Clock:
 
 
 def play(engine: Engine, walker: Callable[[list[str]], str | None]) -> list[str]:
-    """Play to the end of the walk from where the engine is; the commands."""
+    """Play from the engine's current state to the end of the walk; return the commands."""
     commands = []
     admissible = engine.admissible_commands()
     while (command := walker(admissible)) is not None:
@@ -166,7 +166,7 @@ def _play_original(clock: Clock, path: Path, steps: int, seed: int) -> list[str]
 
 
 def child(script: str, *arguments: str, cache: Path) -> list[float]:
-    """Run a script in a process of its own; the numbers it prints last."""
+    """Run a script in a process of its own; return the numbers that it prints last."""
     done = subprocess.run(
         [sys.executable, "-c", script, *arguments],
         env={**os.environ, "PAW_CACHE_DIR": str(cache), "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -182,7 +182,7 @@ def child(script: str, *arguments: str, cache: Path) -> list[float]:
 
 
 def copy_tree(files: list[Path], count: int, target: Path) -> None:
-    """A data folder with `count` trials made of copies, task data included."""
+    """A data folder with `count` trials made of copies, including their task data."""
     for number in range(count):
         source = files[number % len(files)].parent
         trial = target / "train" / source.parent.name / f"{source.name}_{number}"

@@ -1,4 +1,4 @@
-"""Games for the ALFWorld benchmarks: a folder given, or the archive beside the repository."""
+"""Games for the ALFWorld benchmarks: a given folder, or the archive beside the repository."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent
 
-# A script's own folder comes first in the search path, and there alfworld.py would hide the package
-# of that name. Last, it hides nothing.
+# A script's own folder comes first in the search path, so alfworld.py would hide the package of
+# that name. In last place it hides nothing.
 sys.path.sort(key=lambda entry: Path(entry).resolve() == HERE)
 
 
 @contextlib.contextmanager
 def data_folder(data_dir: Path | None) -> Iterator[Path]:
-    """The folder given, or the shared archive unpacked into a temporary one.
+    """The given folder, or the shared archive unpacked into a temporary one.
 
     Raises:
-        SystemExit: when there is neither.
+        SystemExit: if neither exists.
     """
     if data_dir is not None:
         yield data_dir

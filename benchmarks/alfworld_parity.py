@@ -3,8 +3,8 @@
     python benchmarks/alfworld_parity.py --data-dir DIR [--processes 2] [--steps 30] [--sample 0] [--skip 0]
 
 For each game and grammar: one random walk (see `paw_gym.envs.alfworld.parity.random_walker`) and one
-walk that wins, with look, inventory and examine before every change. Every observation, admissible
-list and end is compared exactly. Takes about 30 minutes on two cores; the original engine sets the pace.
+winning walk, with look, inventory and examine before every change. Every observation, admissible
+list and ending is compared exactly. Takes about 30 minutes on two cores; the original engine sets the pace.
 """
 
 from __future__ import annotations

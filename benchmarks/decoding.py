@@ -1,7 +1,7 @@
 """Tokens per second of our batched decoding against ``model.generate``, side by side in one run.
 
-Three loads: one turn in which all responses are equally long; one turn in which they end apart, as
-responses do; a dialogue of several turns, in which the next message follows the response. Both sides
+Three loads: one turn in which all responses are equally long; one turn in which they end at different
+lengths, as real ones do; a dialogue of several turns, in which a message follows each response. Both sides
 run the same weights, prompts (the members of a group share theirs), temperature and limits, on one
 thread, in turn. Figures are sampled tokens per CPU second of this process, so other load on the
 machine changes them little.
@@ -42,7 +42,7 @@ class Load:
     ends: list[int] = field(default_factory=list)
     """tokens that end a response"""
     messages: list[list[list[int]]] = field(default_factory=list)
-    """of each further turn: what follows each response"""
+    """for each further turn: the message that follows each response"""
 
 
 def ours(model: Any, load: Load, seed: int) -> int:
@@ -62,7 +62,7 @@ def ours(model: Any, load: Load, seed: int) -> int:
         count += sum(len(answer.ids) for answer in answers)
         if turn < len(load.messages):
             said = zip(answers, load.messages[turn], strict=True)
-            # the last sampled token was not fed yet
+            # the last sampled token has not been fed yet
             news = [[answer.ids[-1], *message] for answer, message in said]
     return count
 
@@ -102,7 +102,7 @@ def rate(decode: Callable[[], int]) -> float:
 
 
 def loads(options: argparse.Namespace, vocabulary: int) -> list[Load]:
-    """The three loads, of random ids: what is said is beside the point."""
+    """The three loads, with random ids: their content does not matter."""
     generator = torch.Generator().manual_seed(0)
 
     def text(length: int) -> list[int]:
@@ -112,7 +112,7 @@ def loads(options: argparse.Namespace, vocabulary: int) -> list[Load]:
         options.prompt // 2, options.prompt + 1, (options.groups,), generator=generator
     ).tolist()
     prompts = [p for p in map(text, lengths) for _ in range(options.group_size)]
-    # so many end tokens that a random model's responses are a quarter of the limit on average
+    # enough end tokens that a random model's responses average a quarter of the limit
     ends = torch.randperm(vocabulary, generator=generator)[
         : max(1, 4 * vocabulary // options.tokens)
     ]

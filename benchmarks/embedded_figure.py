@@ -1,9 +1,9 @@
-"""The picture on the front page: several seeds of one recipe, their mean, and what lies between them.
+"""The picture on the front page: several seeds of one recipe, their mean, and the range between them.
 
 python benchmarks/embedded_figure.py benchmarks/embedded.json docs/assets/training.svg
 python benchmarks/embedded_figure.py benchmarks/embedded.json picture.svg --runs runs/a runs/b runs/c
 
-``--runs`` writes the file of curves from the folders of runs first.
+``--runs`` first writes the file of curves from the folders of the runs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from paw_train.reporting.run.data import load_run
 
 BLUE, GREY, ORANGE = "#1f5fbf", "#98a2ae", "#bf5413"
 _NEIGHBOURS = 1
-"""updates on either side that a point of the training curve is the mean of: one update has 48 tasks"""
+"""updates on either side that a point of the training curve averages: one update has 48 tasks"""
 
 
 def curves(run: Path) -> dict[str, Any]:

@@ -1,15 +1,15 @@
-"""The gateway: speed beside the environments in this process, and what it survives.
+"""The gateway: speed compared with environments in this process, and what it survives.
 
     python benchmarks/gateway.py                                  # 128 remote ALFWorld environments
     python benchmarks/gateway.py --env paw_gym/ScienceWorld-v0 --envs 16    # a Java machine in each worker
     python benchmarks/gateway.py --sessions 1000 --clients 50     # kills of clients and of workers
     python benchmarks/gateway.py --fuzz 10000                     # malformed requests
 
-Speed: pools over the same tasks and seeds take turns, round by round, in this process and by a
-gateway, and must record the same. Kills: each client plays its sessions as it plays them here, so an
-answer of another's session would differ; it asks for sessions of others now and then; it is torn from
-its connection at random, forgets what it had, and comes back as another. Workers are killed meanwhile.
-The same functions, small, are tests (tests/gateway).
+Speed: pools over the same tasks and seeds take turns, round by round, in this process and through
+a gateway, and must record the same. Kills: each client also plays its sessions locally, so an answer
+from another's session would differ; now and then it asks for sessions of others; its connection is cut
+at random, it forgets what it had, and it returns as a new client. Workers are killed meanwhile.
+The same functions at a small size are tests (tests/gateway).
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def play_round(
 
 
 def speed(arguments: argparse.Namespace) -> None:
-    """Steps a second: in this process, by a gateway in batches, and by a gateway one by one."""
+    """Steps a second: in this process, through a gateway in batches, and through a gateway one by one."""
     from paw_gym import EnvPool
 
     with gateway("--workers", str(arguments.workers)) as server:
@@ -102,7 +102,7 @@ def speed(arguments: argparse.Namespace) -> None:
             results = {}
             for name, pool in zip(rates, (here, there, single), strict=True):
                 if name == "one by one" and number > 1:
-                    continue  # its one round takes longer than all others
+                    continue  # its one round takes longer than all the others
                 alone = name == "one by one" and number == 1
                 seconds, count, episodes = play_round(pool, arguments.steps, number * 1000, alone)
                 results[name] = episodes
@@ -125,11 +125,11 @@ def speed(arguments: argparse.Namespace) -> None:
 
 
 class TornError(Exception):
-    """The client was torn from its connection."""
+    """The client's connection was cut."""
 
 
 class Wire:
-    """One connection with a secret, which can be torn in the middle of a request."""
+    """A connection with a secret, which can be cut in the middle of a request."""
 
     def __init__(self, port: int, rng: random.Random) -> None:
         self.port, self.rng = port, rng
@@ -182,7 +182,7 @@ class Guest:
         return {"op": "step", "session": self.session, "action": self.action, "at": self.steps}
 
     def compare(self, call: dict[str, Any], answer: dict[str, Any]) -> bool:
-        """True if the answer is that of this environment here."""
+        """True if the answer is the same as that of the local environment."""
         if call["op"] == "reset":
             observation, info = self.env.reset(seed=self.seed, options=call["options"])
             self.steps, self.over = 0, False
@@ -196,14 +196,14 @@ class Guest:
 
 
 class Storm:
-    """Clients that play, trespass and are torn away, and a killer of workers.
+    """Clients that play, trespass and are cut off, and a killer of workers.
 
     Args:
         server: the gateway's port and process id.
-        env_id: what is played.
-        sessions: how many are opened in all.
+        env_id: the environment that is played.
+        sessions: how many are opened in total.
         clients: how many clients play at a time.
-        seconds: a bound for all of it.
+        seconds: a limit for the whole storm.
         kill_every: seconds between two kills of a worker.
         seed: seeds the clients and the killer.
     """
@@ -227,12 +227,12 @@ class Storm:
         self.make = lambda: gym.make(env_id, disable_env_checker=True).unwrapped
         self.tasks = list(self.make().tasks.ids)[:TASKS]
         self.known: list[str] = []
-        """every session that was ever opened, whosever"""
+        """every session that was ever opened, by any client"""
         self.counts: Counter[str] = Counter()
         self.problems: list[str] = []
 
     async def run(self) -> None:
-        """Until as many sessions were opened and played as asked for."""
+        """Runs until as many sessions as asked for have been opened and played."""
         killer = asyncio.create_task(self._kill())
         await asyncio.gather(*(self._client(random.Random(n)) for n in range(self.clients)))
         killer.cancel()
@@ -338,7 +338,7 @@ def storm(arguments: argparse.Namespace) -> None:
 
 
 def strange(rng: random.Random, depth: int = 0) -> Any:
-    """Any JSON, with words in it that mean something to a gateway."""
+    """Any JSON, including words that mean something to a gateway."""
     kinds = [
         lambda: rng.choice([None, True, False, 0, -1, 2**70, 1e308, -0.5, "", "x", "\x00", "é🙂"]),
         lambda: rng.choice(["open", "step", "reset", "close", "ask", "paw_gym/ALFWorld-v0", "../x"]),
@@ -398,7 +398,7 @@ def send(url: str, method: str, path: str, body: bytes, key: str) -> tuple[int, 
 
 
 def fuzz(url: str, env_id: str, count: int, seed: int = 7) -> tuple[Counter[int], list[str]]:
-    """Statuses of strange requests, inner ones included, and those that blame the server."""
+    """Statuses of strange requests, including inner ones, and the requests that blame the server."""
     rng, key = random.Random(seed), "a key of the fuzzer"
     body = json.dumps({"calls": [{"op": "open", "env_id": env_id}]}).encode()
     [opened] = send(url, "POST", "/v1/calls", body, key)[1]["results"]

@@ -1,8 +1,8 @@
 """Part ``correctness``: one update's numbers on the device against float32 on the CPU.
 
-The same model, episodes, reference and sampling noise on both; GRPO with PaW and a KL in the loss. Compared
-are the log-probability of every token, every part of the loss and the gradient of every weight; and the
-log-probabilities that a rollout reports against those that the trainer computes.
+The same model, episodes, reference and sampling noise on both; GRPO with PaW and a KL in the loss. The
+log-probability of every token, every part of the loss and the gradient of every weight are compared, and
+so are the log-probabilities that a rollout reports and those that the trainer computes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SMALL = replace(SHAPE, hidden=32, layers=2, heads=2, kv_heads=1, intermediate=64
 SPREAD = 0.05
 """standard deviation of the weights"""
 SHARPEN = 2.0
-"""factor of the embeddings, and so of the logits: likely and unlikely tokens, as of a trained model"""
+"""factor of the embeddings, and so of the logits: likely and unlikely tokens, as with a trained model"""
 LOSSES = ("policy_loss", "kl", "wm_term", "wm_loss", "grad_norm_policy", "grad_norm_wm")
 
 
@@ -54,7 +54,7 @@ class Tolerance:
 TOLERANCES: Mapping[str, Tolerance] = MappingProxyType(
     {
         "float32": Tolerance(1e-5, 2e-4, 1e-4, 1e-3),
-        # 8 bits of precision: each of dozens of roundings is of up to 2**-9 of a value
+        # 8 bits of precision: each of dozens of roundings changes a value by up to 2**-9 of it
         "bfloat16": Tolerance(0.03, 0.5, 0.05, 0.2),
     }
 )
@@ -77,7 +77,7 @@ def run(task: Task) -> Findings:
 
 
 def _episodes(shape: ModelShape, small: bool) -> list[Trajectory]:
-    """Episodes of two turns, sampled by the model itself: observations too, so that some are likely.
+    """Episodes of two turns, all sampled by the model itself, so that some observations are likely.
 
     When they were sampled, their tokens were a little more or less likely than they are now.
     """
@@ -114,13 +114,13 @@ def _scores(policy: LocalPolicy, episodes: list[Trajectory]) -> list[Tensor]:
 
 
 class _Pass:
-    """One update without a step, on a device and in a type."""
+    """One update without a step, on a given device and in a given type."""
 
     def __init__(
         self, shape: ModelShape, episodes: list[Trajectory], device: str, dtype: torch.dtype
     ) -> None:
         policy = _policy(shape, device, dtype)
-        # the same numbers, a little larger: a policy that is near
+        # the same numbers, a little larger: a similar policy
         reference = _policy(shape, device, dtype, 1.03).reference()
         roles = torch.tensor([role for t in episodes for row in t.rows for role in row.role])
         self.logprobs = torch.cat(_scores(policy, episodes))[roles > 0]

@@ -5,9 +5,9 @@
     python benchmarks/gpu_evidence.py --device cpu --small   # the code alone, in a minute
 
 Needs no network and no installation of this project: a Python with torch and transformers, and the packages
-in ``NEEDED``. Parts run by priority, each in a process of its own with a time limit, so that none takes the
-others with it; the last has what is left of the time. Results are written after every part. The same command
-goes on where it was stopped: finished parts are kept, training runs resume. Nothing is written outside the
+in ``NEEDED``. Parts run by priority, each in a process of its own with a time limit, so that none can bring
+down the others; the last gets the remaining time. Results are written after every part. The same command
+continues where it was stopped: finished parts are kept, training runs resume. Nothing is written outside the
 output folder. docs/gpu.md shows what was measured.
 """
 
@@ -45,8 +45,8 @@ class Part:
     """One measurement.
 
     Args:
-        module: beside this file, with ``run(Task) -> Findings``.
-        minutes: that it may take; infinite: what is left.
+        module: a file beside this one, with ``run(Task) -> Findings``.
+        minutes: the time that it may take; infinite: all that is left.
         needed: modules beyond ``NEEDED``.
     """
 
@@ -63,12 +63,12 @@ PARTS: Mapping[str, Part] = MappingProxyType(
     }
 )
 MARGIN = 8.0
-"""seconds that a part has to write what it found, after its own time"""
+"""seconds that a part has after its own time to write what it found"""
 
 
 @dataclass(frozen=True)
 class Request:
-    """One run of the program: output folder, device, sizes, commit, and where warm starts are."""
+    """One run of the program: output folder, device, sizes, commit, and the folder of warm starts."""
 
     out: Path
     device: str
@@ -81,7 +81,7 @@ class Request:
         return self.out / "parts" / f"{name}.json"
 
     def key(self) -> dict[str, Any]:
-        """Values in which a finished part must agree to be kept."""
+        """Values that must be the same for a finished part to be kept."""
         return {"device": self.device, "small": self.small, "commit": self.commit}
 
 
@@ -90,9 +90,9 @@ def measure(request: Request, names: Sequence[str], again: bool, minutes: float)
 
     Args:
         request: what is to be measured.
-        names: of parts.
+        names: the parts.
         again: whether finished parts are run again.
-        minutes: for all parts together.
+        minutes: the time for all parts together.
     """
     ends = time.monotonic() + 60 * minutes
     for name in [name for name in PARTS if name in names]:
@@ -126,7 +126,7 @@ def _why(result: Mapping[str, Any]) -> str:
 
 
 def _supervised(request: Request, name: str, seconds: float) -> dict[str, Any]:
-    """The result of a part, from a process of its own that is ended after its time."""
+    """The result of a part, from a process of its own that is ended when its time is up."""
     if seconds <= 0:
         return _unmeasured(request, "not run", "no time was left")
     absent = [n for n in (*NEEDED, *PARTS[name].needed) if importlib.util.find_spec(n) is None]
@@ -159,7 +159,7 @@ def _supervised(request: Request, name: str, seconds: float) -> dict[str, Any]:
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """Ends a part with the processes that it started, which would keep the GPU's memory."""
+    """Ends a part and the processes that it started, which would otherwise keep the GPU's memory."""
     try:
         os.killpg(child.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -168,7 +168,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 
 def environment(out: Path) -> dict[str, str]:
-    """Variables of a part: no network, and every cache inside the output folder."""
+    """Environment variables of a part: no network, and every cache inside the output folder."""
     cache = (out / "cache").resolve()
     cache.mkdir(parents=True, exist_ok=True)
     places = ("HF_HOME", "TMPDIR", "TORCH_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR",
@@ -229,7 +229,7 @@ def machine(device: str) -> dict[str, Any]:
 
 
 def _version(name: str) -> str:
-    """The version of an installed module; a build for CPUs may be a distribution of another name."""
+    """The version of an installed module; a build for CPUs may be a distribution with another name."""
     names = importlib.metadata.packages_distributions().get(name, [name])
     return importlib.metadata.version(names[0])
 
@@ -248,7 +248,7 @@ def _write(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def commit() -> str:
-    """The commit of the code, with ``+`` where it was changed since; ``unknown`` outside a clone."""
+    """The commit of the code, with ``+`` if it was changed since; ``unknown`` outside a clone."""
 
     def git(*words: str) -> str:
         command = ["git", "-C", str(ROOT), *words]

@@ -14,18 +14,18 @@ Values = dict[str, Any]
 
 @dataclass(frozen=True)
 class Task:
-    """One part of a run of the evidence."""
+    """One part of a run of ``gpu_evidence.py``."""
 
     device: str
     """``cuda`` or ``cpu``"""
     small: bool
-    """sizes with which a CPU ends in seconds: the code is exercised, the figures mean nothing"""
+    """sizes with which a CPU finishes in seconds: the code is exercised, the figures mean nothing"""
     folder: Path
     """the only folder that the part may write to; it is kept when the part is run again"""
     seconds: float = 600.0
-    """that the part may take; what it has by then is its result"""
+    """time that the part may take; what it has by then is its result"""
     starts: Path | None = None
-    """warm starts that were made before"""
+    """folder of warm starts that were made before"""
 
     @property
     def on_gpu(self) -> bool:
@@ -33,7 +33,7 @@ class Task:
         return self.device.startswith("cuda")
 
     def wait(self) -> None:
-        """Waits until the device has done what it was given."""
+        """Waits until the device has finished what it was given."""
         if self.on_gpu:
             torch.cuda.synchronize()
 
@@ -68,6 +68,6 @@ class Findings:
         return all(check.passed for check in self.checks)
 
     def to_dict(self) -> Values:
-        """As JSON."""
+        """The findings as JSON."""
         checks = [{**asdict(check), "passed": check.passed} for check in self.checks]
         return {"values": self.values, "checks": checks}

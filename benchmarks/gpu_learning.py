@@ -1,9 +1,9 @@
-"""Part ``learning``: whole runs beside one another, with and without PaW, until the time is over.
+"""Part ``learning``: whole runs side by side, with and without PaW, until the time is up.
 
-Each run is a process, as anyone would train it: success on held-out games before and after, a validation
-panel in between. Small policies come first, together; a language model has the GPU after them, since each run
-keeps the memory that it took. A run that is still learning when its time is over stops after its update, and
-what it has become is measured.
+Each run is a process, as in ordinary training: success on held-out games before and after, a validation
+panel in between. Small policies come first, together; language models get the GPU after them, since each run
+keeps the memory that it took. A run that is still learning when its time is up stops after its update, and
+the policy that it has by then is measured.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from paw_train.training.local import train_from_recipe
 
 ROOT = Path(__file__).resolve().parents[1]
 CLONED = 0.15
-"""success of a warm start on held-out games that is surely not reached by chance: it has 0.38 on CPUs"""
+"""success on held-out games that a warm start cannot reach by chance: on CPUs it reaches 0.38"""
 MEASURED = 0.25
-"""share of the time, and at most ``LONGEST`` seconds, that is kept for measuring what was learned"""
+"""share of the time, but at most ``LONGEST`` seconds, that is kept for measuring what was learned"""
 LONGEST = 60.0
 OFF, PAW = "world_model.preset=off", "world_model.preset=paw"
 GPU = ("optimizer.micro_batch_tokens=16384",
@@ -54,10 +54,10 @@ class Arm:
     """One run.
 
     Args:
-        recipe: what it is based on.
-        changes: settings.
-        start: folder of ``--starts`` with the model that it starts from, if there is one; else the run
-            makes its warm start itself.
+        recipe: the recipe that it is based on.
+        changes: settings that replace the recipe's.
+        start: folder in ``--starts`` with the model that it starts from, if it exists; otherwise the run
+            makes its own warm start.
     """
 
     recipe: str
@@ -86,7 +86,7 @@ FIELDS = ("update", "success_rate", "wm_loss", "invalid_rate", "grad_norm", "tok
 
 
 def run(task: Task) -> Findings:
-    """Runs every arm; what they have at the end is the result."""
+    """Runs every arm; the result is what they have at the end."""
     waves = [SMALL] if task.small else [LITTLE, LANGUAGE]
     ends = time.monotonic() + task.seconds
     for number, wave in enumerate(waves):
@@ -111,7 +111,7 @@ def _folder(task: Task, name: str) -> Path:
 
 
 def _together(task: Task, names: Sequence[str], seconds: float) -> None:
-    """Runs arms beside one another for so long at most."""
+    """Runs arms side by side for at most the given time."""
     ends = time.monotonic() + seconds
     processes = [_started(task, name, seconds) for name in names]
     try:
@@ -154,7 +154,7 @@ def _read(folder: Path) -> dict[str, Any]:
 
 
 def train_arm(name: str, folder: Path, device: str, seconds: float, starts: Path | None) -> None:
-    """Trains an arm until its time is over, and measures what it has become."""
+    """Trains an arm until its time is up, and measures the policy that it has by then."""
     small = name in SMALL
     arm = (SMALL if small else ARMS)[name]
     changes = [f"out={folder.parent}", f"name={folder.name}", f"model.device={device}"]

@@ -1,6 +1,6 @@
-"""Models of random weights, and made-up episodes for them, that ``gpu_evidence.py`` measures with.
+"""Models with random weights, and made-up episodes for them, for the measurements of ``gpu_evidence.py``.
 
-Random weights cost what trained ones cost. Unless another device is asked for, everything is made on
+Random weights cost as much as trained ones. Unless another device is asked for, everything is made on
 the CPU from a seed, so that every device starts from the same numbers.
 """
 
@@ -22,7 +22,7 @@ MAX_RETURN = 10.0
 GROUP = 4
 """episodes of a rollout group"""
 FIRST_WORD = 50
-"""below it are the ids of special tokens"""
+"""smaller ids are those of special tokens"""
 
 
 def qwen2(
@@ -32,7 +32,7 @@ def qwen2(
     spread: float = 0.02,
     device: str = "cpu",
 ) -> Any:
-    """A Qwen2 of a shape with random weights.
+    """A Qwen2 of the given shape with random weights.
 
     Weights are rounded to bfloat16 whatever ``dtype`` is, so that models of both types are the same model.
 
@@ -41,7 +41,7 @@ def qwen2(
         seed: of the weights.
         dtype: of the model.
         spread: standard deviation of the weights; with 0.02 all tokens are nearly equally likely.
-        device: that the numbers are made on; equal seeds give equal weights on equal devices.
+        device: where the numbers are made; equal seeds give equal weights on equal devices.
     """
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
@@ -75,7 +75,7 @@ def words(count: int, vocabulary: int, generator: torch.Generator) -> list[int]:
 
 
 def sampled(policy: LocalPolicy, prompts: list[list[int]], tokens: int) -> list[Response]:
-    """One response of ``tokens`` to each prompt, as a rollout samples them."""
+    """One response of ``tokens`` tokens to each prompt, as a rollout samples it."""
     requests = [Request(str(i), i, [], ids) for i, ids in enumerate(prompts)]
     session = policy.session(Sampling(max_tokens=tokens, stop=("\x00",)), growing=False)
     return session.respond(requests)
@@ -87,9 +87,9 @@ def trajectory(
     """An episode as one row.
 
     Args:
-        number: of the episode; every other one succeeds.
+        number: of the episode; every second one succeeds.
         prompt: token ids.
-        turns: of each, the response's ids and log-probabilities, and the next observation's ids.
+        turns: for each, the response's ids and log-probabilities, and the next observation's ids.
     """
     row, steps = TokenRow(list(prompt)), []
     for turn, (ids, logprobs, observation) in enumerate(turns):

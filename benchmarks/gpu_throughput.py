@@ -1,8 +1,8 @@
 """Part ``throughput``: tokens/s of rollout and update, PaW's overhead, and peak memory against the preflight.
 
 The shape of Qwen2.5-1.5B with random weights in bfloat16; prompts of 2,048 tokens, responses of 512 and
-observations of 100. The same rollout is learned from without and with PaW, in turns. Tokens/s stand beside
-what the bandwidth and arithmetic of the device, measured before, would allow.
+observations of 100. Updates without and with PaW learn from the same rollout, in turns. Tokens/s are
+given beside what the device's bandwidth and arithmetic, measured before, would allow.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from paw_train.training.phases import GIB, Phase, local_phases
 RECIPE = "alfworld_qwen2.5-1.5b_grpo_paw"
 MODEL = "Qwen/Qwen2.5-1.5B-Instruct"
 PREFLIGHT = 0.15
-"""by how much measured memory may be off the preflight's"""
+"""how far measured memory may differ from the preflight's"""
 OVERHEAD = 1.025
-"""a step with PaW, rollout and update, may take this many times one without, and so may its peak memory"""
+"""largest ratio of a step (rollout and update) with PaW to one without, in time and in peak memory"""
 
 
 @dataclass(frozen=True)
 class Size:
-    """A model, and how much is done with it."""
+    """A model, and the amount of work that is done with it."""
 
     shape: ModelShape
     dtype: torch.dtype
@@ -56,15 +56,15 @@ class Size:
     observation: int
     micro_batch_tokens: int
     rollouts: int
-    """measured ones, after one that warms up"""
+    """measured ones, after one to warm up"""
     updates: int
-    """measured ones, without and with PaW each, after one that warms up"""
+    """measured ones, without and with PaW each, after one to warm up"""
 
 
 FULL = Size(KNOWN[MODEL], torch.bfloat16, 64, 2048, 512, 100, 16384, 2, 5)
 STARTED = 12
 """episodes of the update before a measured one: two full micro-batches, so that memory and the optimiser's
-state are there"""
+state are allocated"""
 SMALL = Size(
     ModelShape(32, 2, 2, 1, 64, 256, True, 16, True), torch.bfloat16, 8, 24, 8, 6, 128, 1, 1
 )
@@ -81,7 +81,7 @@ def run(task: Task) -> Findings:
     ends = time.monotonic() + task.seconds
     episodes = _rollout(policy, size)
     policy.rest()
-    with _updater(policy, size, "off") as update:  # a rollout of training is beside its states
+    with _updater(policy, size, "off") as update:  # as in training, whose states are in memory
         update(copy.deepcopy(episodes[:STARTED]))
         for _ in range(size.rollouts):
             with rollouts.measured(True):
@@ -104,7 +104,7 @@ def run(task: Task) -> Findings:
 
 
 def ceilings(task: Task) -> dict[str, float]:
-    """Bytes/s of a large copy, read and written, and floating-point operations/s of a large product."""
+    """Bytes/s of a large copy (reads and writes), and floating-point operations/s of a large product."""
     if task.small or not task.on_gpu:
         return {}
     source = torch.randn(2**30, device=task.device, dtype=torch.bfloat16)
@@ -129,7 +129,7 @@ def ceilings(task: Task) -> dict[str, float]:
 def bounds(size: Size, limits: dict[str, float]) -> dict[str, float]:
     """Tokens/s that the ceilings allow.
 
-    A token step reads every weight and half of the cache that there will be; an update computes each product
+    A token step reads every weight and half of the final cache; an update computes each product
     four times (forward, again for the backward pass, and two there).
     """
     weights = size.shape.parameters
@@ -143,7 +143,7 @@ def bounds(size: Size, limits: dict[str, float]) -> dict[str, float]:
 
 
 def _longest(updates: dict[str, _Watch]) -> float:
-    """Seconds of a repetition, by those before."""
+    """Seconds that a repetition may take, judged by those before."""
     return sum(1.3 * max(watch.seconds) for watch in updates.values())
 
 
@@ -193,7 +193,7 @@ def _updater(
     """An update with or without PaW, as a function of the rollout; all else is equal."""
     objective = ObjectiveSettings(kl_coef=0.0)
     world_model = WorldModelSettings.preset(preset)
-    # steps that are too small to change what the model is like
+    # steps that are too small to change the model noticeably
     optimizer = OptimizerSettings(lr=1e-7, micro_batch_tokens=size.micro_batch_tokens)
     updater = Updater(policy, None, optimizer, objective, world_model, 1.0, 100)
 
@@ -265,7 +265,7 @@ def memory_checks(measured: dict[str, float], expected: dict[str, float]) -> lis
         "training": max(measured["off"], measured["paw"]) / expected["training"],
         "rollout": measured["rollout"] / expected["rollout"],
     }
-    # what the preflight counts of a rollout is the most that it can take
+    # the preflight counts the most that a rollout can take
     low = {"training": 1 - PREFLIGHT, "rollout": None}
     return [
         Check(f"peak memory, {name}, measured / preflight", ratio, low[name], 1 + PREFLIGHT)
@@ -274,7 +274,7 @@ def memory_checks(measured: dict[str, float], expected: dict[str, float]) -> lis
 
 
 def preflight(size: Size, available: float) -> dict[str, float]:
-    """GiB of each phase by the preflight, on a GPU of so many, without what it sets aside for CUDA itself."""
+    """GiB of each phase by the preflight, on a GPU of ``available``, without what it sets aside for CUDA."""
     settings = _settings(size)
     phases = local_phases(settings, size.shape, available)
     return {phase.name: _counted(phase) for phase in phases}

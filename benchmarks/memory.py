@@ -2,7 +2,7 @@
 
 The project's own code runs under PyTorch's ``FakeTensorMode``: every operation gives a tensor of the right
 shape and nothing is computed, so a pass of a 14-billion model takes seconds on a laptop. What is alive
-is summed after each operation. Workspaces inside kernels are not seen.
+is summed after each operation. Workspaces inside kernels are not counted.
 
     python benchmarks/memory.py                 # the table of docs/benchmarks.md
     python benchmarks/memory.py --tokens 8192 --models Qwen/Qwen2.5-0.5B-Instruct
@@ -36,7 +36,7 @@ SCORED = 0.15
 
 
 class LiveBytes(TorchDispatchMode):
-    """Sums the bytes of all tensors that are alive, and remembers the most."""
+    """Sums the bytes of all tensors that are alive, and remembers the largest sum."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class LiveBytes(TorchDispatchMode):
         self.live -= self._sizes.pop(number)
 
     def above(self, work: Callable[[], Any]) -> float:
-        """The most bytes beyond those alive now, while something is done."""
+        """The most bytes alive at once during ``work``, beyond those alive now."""
         start = self.peak = self.live
         work()
         return float(self.peak - start)
@@ -88,7 +88,7 @@ class FlashAttention(torch.autograd.Function):
         grad.contiguous()
         torch.empty_like(norms)
         groups = (key.shape[1], query.shape[1] // key.shape[1])
-        # the gradients of keys and values, by query head before they are summed
+        # the gradients of keys and values for each query head, before they are summed
         wide = [torch.empty_like(query).unflatten(1, groups) for _ in range(2)]
         return torch.empty_like(query), wide[0].sum(2), wide[1].sum(2)
 
@@ -110,14 +110,14 @@ def counted() -> Iterator[LiveBytes]:
     with ExitStack() as stack:
         chunks = {"cpu": LOGITS_AT_A_TIME}
         stack.enter_context(mock.patch.dict(lm_head_logprobs._CHUNK_ELEMENTS, chunks))
-        # tensors without storage do not know which tokens have a gradient: the most that there can be
+        # tensors without storage cannot tell which tokens have a gradient: all are assumed to
         stack.enter_context(mock.patch.object(lm_head_logprobs, "_live", _all_live))
         stack.enter_context(FakeTensorMode())
         yield stack.enter_context(LiveBytes())
 
 
 def make_model(shape: ModelShape, live: LiveBytes, dtype: torch.dtype = torch.bfloat16) -> Any:
-    """A model of a shape; its weights are counted as alive."""
+    """A model of the given shape; its weights are counted as alive."""
     from transformers import AttentionInterface, Qwen2Config, Qwen2ForCausalLM
     from transformers.masking_utils import AttentionMaskInterface
 
@@ -162,8 +162,8 @@ def policy_peak(
         tokens: of the micro-batch.
         recompute: activations are computed again in the backward pass.
         scored: share of the tokens whose log-probabilities are asked for.
-        gradients: whether there is a backward pass; without, it is the scoring of a reference.
-        whole_logits: float32 logits of every position, then a selection (the cluster's path before).
+        gradients: whether there is a backward pass; without one, this is the scoring of a reference.
+        whole_logits: float32 logits of every position, then a selection (the cluster's former path).
         entropy: the entropy of the tokens is asked for as well (``objective.entropy_coef``).
     """
     with counted() as live:
@@ -220,7 +220,7 @@ MODELS = (
 
 
 def rows(model: str, tokens: int) -> Iterator[tuple[str, float, float]]:
-    """(what, GiB before, GiB now) of one model; a pass alone, without weights."""
+    """(pass, GiB before, GiB now) for one model; for the pass alone, without weights."""
     shape = KNOWN[model]
 
     def peak(*, of: Callable[..., float] = policy_peak, **options: Any) -> float:
@@ -238,10 +238,10 @@ def rows(model: str, tokens: int) -> Iterator[tuple[str, float, float]]:
 
 
 def added_by_paw(model: str, tokens: int, length: float = 1.0) -> float:
-    """Share by which PaW raises the peak of a training step on one GPU, states included.
+    """Share by which PaW raises the peak of a training step on one GPU, including states.
 
-    Every token of every next observation is scored: that the rest of the micro-batch is made of
-    observations and nothing else is the worst case.
+    Every token of every next observation is scored; the worst case is a micro-batch whose rest consists
+    of nothing but observations.
     """
     shape = KNOWN[model]
     states = 18.0 * shape.parameters  # weights, float32 weights, two moments, gradients

@@ -3,8 +3,8 @@
     python benchmarks/overhead.py [--shape embedded] [--shape long] [--repeats 3] [--threads 2]
 
 Both variants learn from the same rollout, one right after the other, in alternating order; the time
-of an update contains everything between the rollout and the new weights. Peak memory comes from two
-further processes, one for each variant. Weights are random, which costs what trained ones cost.
+of an update includes everything between the rollout and the new weights. Peak memory comes from two
+further processes, one for each variant. Weights are random, which costs as much as trained ones.
 
 Shapes: ``embedded`` is the embedded default, playing ALFWorld; ``long`` has prompts of 2,048 tokens,
 responses of 512 and observations of 100 for a model of SmolLM2-135M's shape.
@@ -78,7 +78,7 @@ def embedded(args: argparse.Namespace) -> Shape:
 
 
 def long(args: argparse.Namespace) -> Shape:
-    """Transitions of 2,048 + 512 + 100 tokens, each a prompt of its own."""
+    """Transitions of 2,048 + 512 + 100 tokens, each with a prompt of its own."""
     shape = ScratchModelSettings(
         hidden=576, layers=args.layers, heads=9, kv_heads=3, intermediate=1536
     )
@@ -145,11 +145,11 @@ def measure_time(args: argparse.Namespace, name: str) -> dict[str, Any]:
 
 
 def measure_memory(args: argparse.Namespace, name: str) -> dict[str, float]:
-    """MiB before the updates and at their peak, in this process; the second update is measured too."""
+    """MiB before the updates and at their peak, in this process; a second update is measured too."""
     shape = SHAPES[name](args)
     update = updater_of(shape, args.child)
     trajectories = shape.play()
-    Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is measured from here on
     before = memory_mb()
     for _ in range(2):
         update(copy.deepcopy(trajectories))
@@ -167,7 +167,7 @@ def children(args: argparse.Namespace, name: str) -> dict[str, Any]:
 
 
 def summary(time_of: dict[str, Any], memory: dict[str, Any]) -> dict[str, float]:
-    """The ratios with PaW over without, from medians."""
+    """The ratios of with PaW to without, from medians."""
     rollout_s, off, paw = (
         statistics.median(time_of["seconds"][part]) for part in ("rollout", *VARIANTS)
     )

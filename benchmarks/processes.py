@@ -1,4 +1,4 @@
-"""Services of ``paw`` in processes of their own, and what a process uses (Linux)."""
+"""Services of ``paw`` in processes of their own, and the resources that a process uses (Linux)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Service:
 
     Args:
         command: such as ``"serve", "gateway"``; a free port is added.
-        variables: more environment variables.
-        is_ready: whether what ``/health`` says means that it can be measured.
+        variables: additional environment variables.
+        is_ready: whether the answer of ``/health`` means that the service can be measured.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Service:
             return json.load(answer)
 
     def stop(self) -> int:
-        """Ends it by SIGTERM; its status."""
+        """Ends it by SIGTERM and returns its status."""
         self.process.terminate()
         return self.process.wait()
 

@@ -3,7 +3,7 @@
     python benchmarks/retrieval.py DATA [--vectors DIR]
 
 DATA holds ``aligned_hotpotqa`` and ``aligned_musique`` (corpus.jsonl, questions.jsonl). Retrievers whose
-packages are missing are left out, and said so. Vectors are kept in ``--vectors`` between runs.
+packages are missing are left out, with a message. Vectors are kept in ``--vectors`` between runs.
 """
 
 from __future__ import annotations

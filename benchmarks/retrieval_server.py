@@ -3,9 +3,9 @@
     python benchmarks/retrieval_server.py --passages 1000000 --clients 64 --seconds 20 --folder DIR
 
 In-process searches are warmed up and then measured for ``--seconds`` of processor time each, in turns, so
-that neither compiling nor the neighbours of a busy machine count; the server is loaded for ``--seconds`` by
-the clock. Every answer is compared with that of the retriever itself, so one that was mispaired would be
-counted. Passages and both indices are kept in ``--folder``. Needs the extras server, retrieval and lucene
+that neither compiling nor other programs on a busy machine count; the server is loaded for ``--seconds`` by
+the clock. Every answer is compared with that of the retriever itself, so an answer to the wrong query would
+be counted. Passages and both indices are kept in ``--folder``. Needs the extras server, retrieval and lucene
 (without lucene, the comparison is left out).
 """
 
@@ -32,7 +32,7 @@ POOL = 2_000
 
 
 def write_corpus(path: Path, count: int) -> None:
-    """Passages whose words follow Zipf and Mandelbrot's law, without the most frequent ones."""
+    """Writes passages whose words follow the Zipf-Mandelbrot law, without the most frequent ones."""
     rng = np.random.default_rng(0)
     letters = np.array(list("abcdefghijklmnopqrstuvwxyz"))
     words = np.array(["".join(rng.choice(letters, rng.integers(4, 10))) for _ in range(VOCABULARY)])
@@ -49,7 +49,7 @@ def write_corpus(path: Path, count: int) -> None:
 
 
 def make_queries(corpus: Corpus) -> list[str]:
-    """Six words of one passage each."""
+    """Queries of six words from one passage each."""
     rng = np.random.default_rng(1)
     queries = []
     for position in rng.integers(len(corpus), size=POOL):
@@ -79,7 +79,7 @@ def measure(retrievers: dict[str, Retriever], queries: list[str], seconds: float
     """Queries a second of each, one thread in this process, in turns of a tenth of the time."""
     totals = {name: [0, 0.0, 0.0] for name in retrievers}
     for retriever in retrievers.values():
-        for query in queries:  # compiles, and reads what is on disk
+        for query in queries:  # compiles the code and reads what is on disk
             retriever.search([query], 3)
     for _ in range(10):
         for name, retriever in retrievers.items():

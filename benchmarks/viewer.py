@@ -3,8 +3,8 @@
     python benchmarks/viewer.py --transitions 100000
 
 First paint: from the start of the navigation to the first contentful paint, and to the first row of a
-list, with no index there yet (cold) and with one (warm). Then: how long filters and jumps take until
-their rows stand, and how long frames take while the list is scrolled.
+list, without an index (cold) and with one (warm). Then: how long filters and jumps take until their
+rows are shown, and how long frames take while the list is scrolled.
 """
 
 from __future__ import annotations

@@ -38,12 +38,12 @@ def write_run(
     """Writes a run and returns the number of transitions in it (the last update is whole).
 
     Args:
-        folder: of the run; made here.
-        transitions: at least so many.
-        tokens: with token probabilities.
-        groups: of an update.
-        group_size: episodes of a group.
-        seed: of everything.
+        folder: of the run; it is created.
+        transitions: the least number of them.
+        tokens: whether token probabilities are written.
+        groups: number in an update.
+        group_size: episodes in a group.
+        seed: seeds everything.
     """
     rng = random.Random(seed)
     for name in ("rollouts", "tokens"):

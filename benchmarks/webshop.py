@@ -4,7 +4,7 @@
 
 The original's figures were measured on this project's first machine (one core, 1,000 products): 81 steps
 a second, 4.7 s to start, 790 MB a process. It runs one environment a process. Steps are those of
-the 150 recorded episodes of the original; processor time is given beside the clock's, which a busy
+the 150 recorded episodes of the original; processor time is given beside clock time, which a busy
 machine stretches.
 """
 

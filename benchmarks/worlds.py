@@ -1,13 +1,13 @@
-"""Speed, resets, start and memory of every environment, beside the engine that it comes from.
+"""Speed, resets, start and memory of every environment, beside those of its original engine.
 
     python benchmarks/worlds.py                                   # all, some minutes
     python benchmarks/worlds.py --worlds toy_text textworld --seconds 2
 
 Random admissible actions are drawn once; both then play the same actions in the same games, one right after
 the other, in a process for each world. A step of ours computes the observation as text, reward, admissible
-actions (ScienceWorld: only when asked for) and checks; a step of the original what its own interface returns,
-as text where it has one. ALFWorld, WebShop and tau2-bench have benchmarks against their originals of their
-own. Memory is that of the process and of those that it started (a Java virtual machine).
+actions (ScienceWorld: only when asked for) and checks; a step of the original what its own interface
+returns, as text if it has one. ALFWorld, WebShop and tau2-bench have their own benchmarks against their
+originals. Memory is that of the process and of those that it started (a Java virtual machine).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Player = Callable[[Walk], None]
 
 @dataclass(frozen=True)
 class World:
-    """An environment as it is measured."""
+    """An environment and how it is measured."""
 
     id: str
     arguments: dict[str, Any] = field(default_factory=dict)
@@ -172,7 +172,7 @@ def measure(name: str, seconds: float) -> dict[str, Any]:
 
 
 def _memory_of_many(world: World, tasks: int) -> dict[str, float]:
-    """MB of the process with one environment, and what many more add that are at the start of a game."""
+    """MB of the process with one environment, and what many more at the start of a game add."""
     one = _memory()
     others = [_make(world) for _ in range(ENVIRONMENTS)]
     for number, other in enumerate(others):
@@ -188,7 +188,7 @@ def _make(world: World) -> Any:
 
 
 def _walk(env: Any, index: int, rng: np.random.Generator) -> Walk:
-    """Random actions; where none are listed, those of the environment's own solution."""
+    """Random actions; if none are listed, those of the environment's own solution."""
     _, info = env.reset(seed=0, options={"task_index": index})
     actions: list[str] = []
     plan = [] if info["admissible_actions"] else env.reference_solution()
@@ -214,7 +214,7 @@ def _ours(env: Any) -> Player:
 
 
 def _rate(play: Player, walks: Sequence[Walk], seconds: float) -> float:
-    """Steps a second, resets included: walks in turns for so long, after one round that is not measured."""
+    """Steps a second, including resets: walks in turns for ``seconds``, after one unmeasured round."""
     for walk in walks:
         play(walk)
     steps, started = 0, time.perf_counter()
@@ -236,7 +236,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _memory() -> float:
-    """MB of this process and of those below it."""
+    """MB of this process and its descendants."""
     return sum(memory_mb(pid) for pid in ("self", *_below("self")))
 
 
@@ -248,7 +248,7 @@ def _below(pid: int | str) -> Iterator[int]:
 
 
 def table(results: dict[str, dict[str, Any]]) -> Table:
-    """The figures, a row for each world."""
+    """The figures, with a row for each world."""
     found = Table(title=f"{ENVIRONMENTS} environments; resets and steps of one")
     columns = (
         "world",

@@ -178,7 +178,7 @@ def engine(root: Path) -> dict[str, str]:
 
 
 def write(path: Path, content: Mapping[str, Any]) -> None:
-    """One top-level entry a line: small, and a diff stays readable."""
+    """One top-level entry per line: small, and a diff stays readable."""
     lines = [
         f"{json.dumps(key)}: {json.dumps(value, separators=(',', ':'))}"
         for key, value in {**provenance(), **content}.items()

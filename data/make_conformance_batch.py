@@ -1,4 +1,4 @@
-"""Record the batch of the conformance suite, and what a trainer is to compute of it.
+"""Record the batch of the conformance suite, and what a trainer is to compute from it.
 
     python data/make_conformance_batch.py            # the recording and the known-good values
     python data/make_conformance_batch.py --values   # the values again, of the recording that is there
@@ -7,7 +7,7 @@ Writes into `paw_train/conformance/recorded/`. A word-level model is trained fro
 episodes of `paw_gym/ToyText-v0` (frozen lakes of 4 x 4, at most seven steps), a little longer for the sampler
 than for the reference; the policy is the sampler with noise on its weights, as after some optimiser steps.
 Kept are the first three groups whose four episodes differ in their returns and that together hold an
-invalid and a malformed response, a truncated episode, and one that tokenises otherwise from its text.
+invalid and a malformed response, a truncated episode, and one whose text tokenises differently.
 """
 
 from __future__ import annotations

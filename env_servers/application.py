@@ -1,4 +1,4 @@
-"""The parts of all three applications: bodies, errors, metrics, and a complete OpenAPI document."""
+"""The parts that all three applications share: bodies, errors, metrics, and a complete OpenAPI document."""
 
 from __future__ import annotations
 
@@ -106,8 +106,8 @@ def new_app(
 
     Args:
         has_token: whether clients must show a token (which ``Gate`` checks).
-        limits: by model and field, more of its JSON schema: bounds that are known at run time only.
-        page_for: what renders errors at a path that people open; ``None``: a program asks there.
+        limits: additions to the JSON schema, by model and field: bounds known only at run time.
+        page_for: what renders errors at a path that people open; ``None``: the path is for programs.
     """
     app = FastAPI(
         title=title, version=paw_gym.__version__, docs_url=None, redoc_url=None,
@@ -137,7 +137,7 @@ def new_app(
 async def read(model: type[Model], request: Request) -> Model:
     """The body of a request; an empty one is an empty object. A long one is read in a thread.
 
-    Finding its mistakes costs no more than reading a right one: a list ends at its first mistake
+    Finding its mistakes costs no more than reading a correct body: a list ends at its first mistake
     (``Many``), and no object of many members has more of them than one of ours.
     """
     body = await request.body() or b"{}"
@@ -207,7 +207,7 @@ def _add_error_handlers(app: FastAPI, page_for: Callable[[str], Page | None]) ->
 
 
 def as_problem(error: Exception) -> ProblemError:
-    """The problem that an exception which ends a request is answered with."""
+    """The problem that answers a request which an exception ended."""
     if isinstance(error, ProblemError):
         return error
     if isinstance(error, RequestValidationError | ValidationError):

@@ -1,6 +1,6 @@
-"""Connections that end: how long a request may take to arrive, how large its head, how many an address has.
+"""Bounded connections: the time a request may take to arrive, the size of its head, the number per address.
 
-uvicorn bounds none of these where it reads with httptools, and waits for ever for the rest of a request.
+uvicorn bounds none of these when it reads with httptools, and waits for ever for the rest of a request.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class HttpConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
 
     @property
     def is_waiting(self) -> bool:
-        """It is the client's turn."""
+        """True if it is the client's turn."""
         return self.cycle is None or self.cycle.response_complete or self._in_body
 
     @property

@@ -64,13 +64,13 @@ class Metrics:
 class Gate:
     """Checks a request's host, token, origin, type and size, in this order; counts and logs it.
 
-    Nothing of a body is read before the rest is right, and a service gets it whole. The token that was
-    accepted is in the scope, as ``TOKEN``: nothing else that a client sends says who it is.
+    No part of a body is read before the rest is right, and a service gets it whole. The token that was
+    accepted is in the scope, as ``TOKEN``: nothing else that a client sends identifies it.
 
     Args:
         token: what clients must show, or several of which they must show one; ``None``: nothing.
         max_body: bytes of a request's body.
-        hosts: names that the service is reached by, beside this machine's own and any address.
+        hosts: names by which the service is reached, besides this machine's own and any address.
         forms: beginnings of the paths that take a browser's forms; all others take JSON.
     """
 
@@ -131,7 +131,7 @@ class Gate:
     # --- who comes in --------------------------------------------------------------------------------
 
     def _admit(self, scope: Scope) -> _Headers:
-        """The headers of a client that may come in; notes the token that it was let in by."""
+        """The headers of a client that may come in; notes the token that let it in."""
         self._require_host(scope)
         headers = {name.lower(): value for name, value in scope["headers"]}
         scope[TOKEN] = None if self._tokens is None else self._accepted(scope, headers)
@@ -154,10 +154,10 @@ class Gate:
             )
 
     def _accepted(self, scope: Scope, headers: _Headers) -> str | None:
-        """The one of the tokens that the client shows, by a header or by the cookie of a link."""
+        """The accepted token that the client shows, by a header or by the cookie of a link."""
         assert self._tokens is not None
         shown, cookie = _shown_token(headers), _cookie(headers, _cookie_name(scope))
-        # every one is compared: how long it takes shows nothing about which is nearly right
+        # all are compared, so that the time taken does not show which one is nearly right
         same = [
             token
             for token in self._tokens
@@ -251,7 +251,7 @@ def _is_address(name: str) -> bool:
 
 
 def _shown_token(headers: _Headers) -> bytes:
-    """The token that a client shows, as a bearer or as a browser's password; empty: none."""
+    """The token that a client shows, as a bearer token or as a browser's password; empty: none."""
     kind, _, value = headers.get(b"authorization", b"").partition(b" ")
     given = value.strip()
     if kind.lower() == b"basic":
@@ -310,7 +310,7 @@ def _too_large(most: int) -> ProblemError:
 
 
 async def _refuse(send: Send, path: str, problem: ProblemError) -> None:
-    """Answers with a problem, and has the connection closed: what else comes by it is not read."""
+    """Answers with a problem, and has the connection closed: what else arrives on it is not read."""
     body = problem.content(path)
     headers = [
         (b"content-type", MEDIA_TYPE.encode()),

@@ -33,7 +33,7 @@ _ANYBODY = Client(b"", "")
 
 @dataclass(eq=False, kw_only=True)
 class _Play(Session):
-    """A client's environment, which one call at a time plays."""
+    """A client's environment, played by one call at a time."""
 
     env: Any = None
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -55,7 +55,7 @@ def create_server(env_id: str, kwargs: dict[str, Any], sessions: int = 256) -> M
 
     Args:
         kwargs: settings of the environment.
-        sessions: most at a time; one that is unused for an hour is closed.
+        sessions: largest number at a time; one that is unused for an hour is closed.
     """
     store = SessionStore(limit=sessions, limit_per_client=sessions)
     storing = threading.Lock()  # tools run in threads

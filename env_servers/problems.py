@@ -1,4 +1,4 @@
-"""The one shape of an error, whatever server it comes from: problem details (RFC 9457)."""
+"""The common form of errors, whichever server they come from: problem details (RFC 9457)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class ProblemError(Exception):
     """Ends a request, or one of its calls, with problem details.
 
     Args:
-        status: of HTTP; the title is its name.
+        status: HTTP status; the title is its name.
         more: further members. ``exception``: what an environment raised, if a wrong argument is
             to blame; ``retry_after``: seconds after which the same may succeed; ``errors``: each
             mistake of a malformed request, with the JSON pointer to it.

@@ -76,7 +76,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def bound_sockets(host: str, port: int) -> list[socket.socket]:
-    """Sockets that are bound to a host's addresses, all at one port; nobody else gets it meanwhile."""
+    """Sockets that are bound to a host's addresses, all to one port; nobody else gets it meanwhile."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
@@ -84,7 +84,7 @@ def bound_sockets(host: str, port: int) -> list[socket.socket]:
     bound: list[socket.socket] = []
     for family, kind, protocol, _, address in dict.fromkeys(found):
         bound.append(socket.socket(family, kind, protocol))
-        if os.name == "posix":  # an address that was let go a moment ago is free
+        if os.name == "posix":  # an address that was released a moment ago is free
             bound[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             bound[-1].setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
@@ -102,14 +102,14 @@ def bound_sockets(host: str, port: int) -> list[socket.socket]:
 
 
 def address_of(settings: ServiceSettings, sockets: list[socket.socket]) -> str:
-    """The address that a service is reached at, with the port that it got."""
+    """The address at which a service is reached, with the port that it got."""
     scheme = "https" if settings.certificate else "http"
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     return f"{scheme}://{host}:{sockets[0].getsockname()[1]}"
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: time, level, and the message (which is an object itself, or text)."""
+    """One JSON object per line: time, level, and the message (which is an object itself, or text)."""
 
     def format(self, record: logging.LogRecord) -> str:
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
@@ -133,13 +133,13 @@ def run(
 ) -> None:
     """Serves until Ctrl-C or SIGTERM; requests that are being answered are finished first.
 
-    What has no answer when the time for that is over gets 503.
+    A request that has no answer when the time has run out gets 503.
 
     Args:
-        sockets: of ``bound_sockets``, if the address was taken before.
-        drain: called at SIGTERM, if a service has more to finish than requests; gives a function
+        sockets: from ``bound_sockets``, if the address was bound before.
+        drain: called at SIGTERM, if a service has more to finish than requests; returns a function
             that says whether all is done. A second signal ends the service at once.
-        drain_seconds: how long what is to be finished may take.
+        drain_seconds: how long finishing may take.
     """
     sockets = sockets or bound_sockets(settings.host, settings.port)
     _allow_connections()
@@ -156,12 +156,12 @@ def run(
         h11_max_incomplete_event_size=MAX_HEAD,
         log_config=None,
         access_log=False,
-        # uvicorn declares a whole number of seconds, and waits as long as any number says
+        # uvicorn declares a whole number of seconds, but takes any number
         timeout_graceful_shutdown=drain_seconds if drain is None else _LAST_SECONDS,  # type: ignore[arg-type]
         limit_concurrency=_CONNECTIONS,
         ssl_certfile=settings.certificate,
         ssl_keyfile=settings.private_key,
-        proxy_headers=False,  # limits count by address: one that a header names is made up easily
+        proxy_headers=False,  # limits count by address: one in a header is easily made up
     )
     with ExitStack() as while_running:
         if settings.is_new and settings.token is not None:
@@ -174,7 +174,7 @@ def run(
 
 
 def _allow_connections() -> None:
-    """Has this process keep as many files open as it takes connections, as far as it may."""
+    """Lets this process keep as many files open as its connections need, as far as allowed."""
     if os.name == "posix":
         import resource
 
@@ -185,10 +185,10 @@ def _allow_connections() -> None:
 
 
 class _Server(uvicorn.Server):
-    """Checks its connections; gives up what it holds when it has shut down; finishes first at SIGTERM.
+    """Checks its connections; once shut down, releases what it holds; finishes first at SIGTERM.
 
     Args:
-        held: closed when it has shut down: uvicorn ends the process by its signal then.
+        held: closed after shutting down, because uvicorn then ends the process by its signal.
     """
 
     def __init__(

@@ -51,7 +51,7 @@ class Session:
 
     @property
     def busy(self) -> bool:
-        """A request is using it: then it does not expire."""
+        """True while a request is using it: then it does not expire."""
         return False
 
     def end(self) -> None:

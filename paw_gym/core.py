@@ -42,13 +42,13 @@ class TaskSet(Sequence[Task]):
     Args:
         ids: the task ids in order; unique.
         load: makes the task of an id.
-        fingerprint: hash over all that defines the tasks. It goes into every result file, so two
+        fingerprint: hash of everything that defines the tasks. It goes into every result file, so two
             sets with equal fingerprints must hold equal tasks.
         split: name of the split, for messages.
-        explain: says more about an id that is not there (why a known game was left out), or ``None``.
+        explain: says more about a missing id (why a known game was left out), or ``None``.
 
     Raises:
-        EnvDefinitionError: an id that cannot name a task, or names two.
+        EnvDefinitionError: an id that cannot name a task, or that names two.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class TaskSet(Sequence[Task]):
         """A set of tasks that are all in memory; the fingerprint covers every field of every task.
 
         Raises:
-            EnvDefinitionError: not an iterable of good tasks; names the first that is wrong.
+            EnvDefinitionError: not an iterable of valid tasks; names the first that is wrong.
         """
         listed: list[Task] = validation.listed_tasks(tasks)
         by_id = {task.id: task for task in listed}
@@ -126,7 +126,7 @@ class TaskSet(Sequence[Task]):
         return task
 
     def subset(self, keep: Callable[[str], bool], split: str = "") -> TaskSet:
-        """The tasks whose id ``keep`` accepts, in order, with a fingerprint of its own."""
+        """The set of the tasks whose id ``keep`` accepts, in order, with its own fingerprint."""
         ids = [task_id for task_id in self.ids if keep(task_id)]
         digest = hashlib.sha256("\n".join([self.fingerprint, *ids]).encode()).hexdigest()
         return TaskSet(ids, self._load, digest, split or self.split, self._explain)
@@ -171,7 +171,7 @@ class AgentDefaults:
 
 
 class _Construction(ABCMeta):
-    """Keeps what an environment was made with, for copies, and names it in errors about its tasks."""
+    """Keeps what an environment was made with, for copies, and names its class in errors about its tasks."""
 
     @property
     def __signature__(cls) -> inspect.Signature:
@@ -213,8 +213,8 @@ class TextEnv(gym.Env[str, str], metaclass=_Construction):
     type_groups: ClassVar[Mapping[str, Sequence[str]]] = {}
     """groups of task types whose mean success an evaluation reports too, each type counting once"""
     held_out_splits: ClassVar[tuple[str, str]] = ("valid_seen", "valid_unseen")
-    """of an environment with a ``split``: what checkpoints are chosen on, and what results are
-    reported on, unless the user says otherwise"""
+    """for an environment with a ``split``: the split that checkpoints are chosen on, and the one that
+    results are reported on, unless the user says otherwise"""
     small_template: ClassVar[str] = "compact"
     """prompt template for a small model that is trained from scratch on this environment"""
 
@@ -237,7 +237,7 @@ class TextEnv(gym.Env[str, str], metaclass=_Construction):
         self.state: Any = None
         """kept by ``_start`` and ``_act`` between calls; copied by ``save_state``"""
         self.progress: float | None = None
-        """share of training that is done, 0 to 1; ``None``: nobody trains here (see ``set_progress``)"""
+        """share of training that is done, 0 to 1; ``None``: no training (see ``set_progress``)"""
         self._task: Task | None = None
         self._steps = 0
         self._over = False
@@ -256,7 +256,7 @@ class TextEnv(gym.Env[str, str], metaclass=_Construction):
         observation that says so and ``action_is_valid=False``."""
 
     def _get_state(self) -> Any:
-        """A picklable copy of all that changes during an episode."""
+        """A picklable copy of everything that changes during an episode."""
         return copy.deepcopy(self.state)
 
     def _set_state(self, state: Any) -> None:
@@ -272,9 +272,9 @@ class TextEnv(gym.Env[str, str], metaclass=_Construction):
     def expert(self) -> Callable[[], str]:
         """A policy to learn from: a function that gives the next action. It follows the episode.
 
-        By default the reference solution, worked out anew at each step, so that it also goes on from
-        where another action led; an environment overrides it with an expert that sees no more than
-        the agent does. Where nothing leads on, calling it raises ``StopIteration``.
+        By default the reference solution, worked out anew at each step, so that it can also continue
+        after another action; an environment may override it with an expert that sees no more than
+        the agent does. If there is no way on, calling it raises ``StopIteration``.
         """
         self.reference_solution()  # an environment without one says so before anything is played
         return lambda: next(iter(self.reference_solution()))
@@ -282,28 +282,28 @@ class TextEnv(gym.Env[str, str], metaclass=_Construction):
     def list_actions(self) -> Sequence[str] | None:
         """The actions that would be accepted now; ``None`` if they cannot be listed.
 
-        The same as ``info["admissible_actions"]``, but for an environment that takes long to list them: it
-        leaves them out there and overrides this, so that only those pay who ask.
+        The same as ``info["admissible_actions"]``, except for an environment that takes long to list them:
+        it leaves them out there and overrides this, so that only callers pay the cost.
         """
         return self._last.admissible_actions
 
     def is_admissible(self, action: str) -> bool:
         """True if an action would be accepted now, as far as the listed actions show.
 
-        For an environment whose list cannot name every action: it overrides this.
+        An environment whose list cannot name every action overrides this.
         """
         listed = self.list_actions()
         return listed is None or action in listed
 
     def prompt_observation(self, observation: str) -> str:
-        """The observation as a prompt shows it: without what other slots of the prompt hold already."""
+        """The observation as a prompt shows it: without what other slots of the prompt already hold."""
         return observation
 
     def set_progress(self, fraction: float) -> None:
-        """Sets how much of training is done: for environments that grow harder (a curriculum).
+        """Sets how much of the training is done: for environments that get harder (a curriculum).
 
-        Trainers call it before the episodes of each update, with the number of finished updates over
-        that of all, so a resumed run reports the same. Evaluations do not call it. Most environments
+        Trainers call it before the episodes of each update, with the finished updates divided by all
+        updates, so a resumed run reports the same. Evaluations do not call it. Most environments
         ignore it; one with a curriculum reads ``self.progress``.
 
         Args:
@@ -398,7 +398,7 @@ class TextEnv(gym.Env[str, str], metaclass=_Construction):
         )
 
     def _named(self, check: Callable[[Any, str], None], value: Any, what: str) -> None:
-        """Runs a check; an error of it names this environment."""
+        """Runs a check; its error names this environment."""
         try:
             check(value, what)
         except EnvDefinitionError as error:
@@ -426,7 +426,7 @@ class TextEnv(gym.Env[str, str], metaclass=_Construction):
     # --- exact save and restore ----------------------------------------------------------------
 
     def save_state(self) -> dict[str, Any]:
-        """All of the episode: exact and picklable. Made for branching rollouts and for resuming."""
+        """The whole episode, exact and picklable. Made for branching rollouts and for resuming."""
         return {
             "env": type(self).__name__,
             "tasks": self.tasks.fingerprint,
@@ -439,7 +439,7 @@ class TextEnv(gym.Env[str, str], metaclass=_Construction):
         }
 
     def restore_state(self, state: Mapping[str, Any]) -> None:
-        """Goes back to a saved state, also one of another instance over the same tasks.
+        """Goes back to a saved state, which may be from another instance over the same tasks.
 
         Raises:
             ValueError: the state is from another environment or another task set.

@@ -31,9 +31,9 @@ class GeneratorEnv(TextEnv):
 
     Args:
         play: ``play(task, rng)``, the generator function.
-        split: name of the split that the tasks are, for messages.
+        split: name of the split that the tasks form, for messages.
         solve: ``solve(task, rng)``, a solution from the start of a task as a list of actions. ``rng``
-            samples what the ``rng`` of ``play`` sampled. ``None``: no reference solver.
+            samples the same as the ``rng`` of ``play``. ``None``: no reference solver.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class GeneratorEnv(TextEnv):
 
 
 def _matched(plan: list[str], done: list[str]) -> int:
-    """How many actions of the plan were taken in order, others in between."""
+    """How many actions of the plan were taken in order, with or without others in between."""
     count = 0
     for action in done:
         if count < len(plan) and action == plan[count]:
@@ -140,7 +140,7 @@ def _takes(function: Callable[..., Any], count: int) -> bool:
 
 
 def checked_solver(solve: Any) -> Solve:
-    """The solver as a function of (task, rng), for one that needs the task alone too."""
+    """The solver as a function of (task, rng), even if it takes only the task."""
     if callable(solve):
         if _takes(solve, 2):
             return solve  # type: ignore[no-any-return]
@@ -184,7 +184,7 @@ class GeneratorEnvFactory:
     """Makes ``GeneratorEnv`` objects for ``gymnasium.make``; pickles by its id.
 
     Args:
-        play: the generator function; its attribute ``solve`` is the solver where none is given.
+        play: the generator function; its attribute ``solve`` is the solver if none is given.
         tasks: the tasks, or ``{split: tasks}`` with a split ``train``.
     """
 
@@ -222,7 +222,7 @@ class GeneratorEnvFactory:
         self.splits = _checked_splits(tasks)
         self.max_steps = max_steps
         self._solve = solve
-        # what gymnasium.make may be given, for those who look it up
+        # the arguments that gymnasium.make may be given, for callers that look them up
         known = {p.name: p for p in inspect.signature(GeneratorEnv).parameters.values()}
         taken = [known["max_steps"].replace(default=max_steps), known["render_mode"]]
         if isinstance(tasks, Mapping):
@@ -233,7 +233,7 @@ class GeneratorEnvFactory:
     def held_out_splits(self) -> tuple[str, str]:
         """See ``TextEnv``: the split after ``train``, and the last one.
 
-        Of two splits ``train`` itself chooses checkpoints: the other one is for results alone.
+        If there are only two, checkpoints are chosen on ``train``: the other one is for results alone.
         """
         names = [_TRAIN, *(name for name in self.splits if name != _TRAIN)]
         return (names[1] if len(names) > 2 else _TRAIN), names[-1]
@@ -262,7 +262,7 @@ class GeneratorEnvFactory:
 
 
 def registered_factory(id: str, module: str) -> GeneratorEnvFactory:
-    """The factory of a registered id; the module that registers it is imported where that was not done."""
+    """The factory of a registered id; the module that registers it is imported if it was not before."""
     from gymnasium.envs.registration import registry
 
     if id not in registry and module != "__main__":

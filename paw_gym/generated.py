@@ -22,7 +22,7 @@ _KEPT = 256
 """tasks of a set that stay in memory: the episodes of a group share one"""
 
 _TRIES = 1_000
-"""candidates until a split counts as empty; one of its share is found in ten on average"""
+"""candidates tried before a split counts as empty; on average one in ten is in its share"""
 
 T = TypeVar("T")
 
@@ -36,11 +36,11 @@ def generated_tasks(
         family: the generator, its version and its arguments; equal names must mean equal tasks, as the
             fingerprint covers nothing else.
         split: ``train``, ``valid`` or ``test``.
-        make: makes a task of its id and number; nothing may change it afterwards, as it is shared.
+        make: makes a task from its id and number; nothing may change it afterwards, as it is shared.
         num_tasks: size of the split; ``None``: ``TASKS``.
 
     Raises:
-        ValueError: there is no such split, or ``num_tasks`` is no number of tasks.
+        ValueError: there is no such split, or ``num_tasks`` is not a number of tasks.
     """
     require_choice("split", split, SPLITS)
     require_count("num_tasks", num_tasks)
@@ -63,21 +63,21 @@ def sampled_tasks(
     make: Callable[[str, T], Task],
     num_tasks: int | None = None,
 ) -> TaskSet:
-    """Numbered tasks that are sampled, each when it is asked for, in splits that share none.
+    """Numbered tasks that are sampled, each when it is asked for, in splits that share no task.
 
     Args:
         family: the generator, its version and its arguments; equal names must mean equal tasks.
         split: ``train``, ``valid`` or ``test``.
         sample: makes the content of a task, from the generator's random numbers alone.
-        key: names a content; those with equal keys are in the same split, so it should be the same for all
-            that an agent would call the same task, such as a board and its mirror image.
-        make: makes a task of its id and content; nothing may change it afterwards, as it is shared.
+        key: names a content; contents with equal keys are in the same split, so the key should be the same
+            for all that an agent would call the same task, such as a board and its mirror image.
+        make: makes a task from its id and content; nothing may change it afterwards, as it is shared.
         num_tasks: size of the split; ``None``: ``TASKS``.
 
     Raises:
-        ValueError: there is no such split, or ``num_tasks`` is no number of tasks. When a task is loaded:
+        ValueError: there is no such split, or ``num_tasks`` is not a number of tasks. When a task is loaded:
             ``sample`` makes so few different contents that the split has none.
-        EnvDefinitionError: when a task is loaded: ``key`` gives no string.
+        EnvDefinitionError: when a task is loaded: ``key`` does not give a string.
     """
 
     def numbered(task_id: str, number: int) -> Task:
@@ -93,7 +93,7 @@ def sample_of_split(
 
     Args:
         split: the split that the hash of the sample's key must give.
-        key: names a candidate; those with equal keys are in the same split, whatever the seed.
+        key: names a candidate; candidates with equal keys are in the same split, whatever the seed.
     """
     rng = random.Random(f"{seed}/{split}")
     for _ in range(_TRIES):
@@ -130,15 +130,15 @@ def taking_turns(
     count: int | None,
     usual: Mapping[str, int] = TASKS,
 ) -> TaskSet:
-    """Tasks of several kinds, such as several sizes, which take turns; of one kind, its own set.
+    """Tasks of several kinds, such as several sizes, which take turns; for one kind, its own set.
 
     Args:
         kinds: the kinds, at least one.
-        tasks_of: the set of a kind with so many tasks, ``None``: as many as usual; the same object for the
-            same arguments, so that the environments of a pool share it. No two have an id in common.
+        tasks_of: the set of a kind with that many tasks, ``None``: the usual number; the same object for the
+            same arguments, so that the environments of a pool share it. No two sets have an id in common.
         split: the split that the sets belong to.
-        count: tasks in all; ``None``: as many as usual.
-        usual: what that is, by split.
+        count: tasks in all; ``None``: the usual number.
+        usual: the usual number of tasks, by split.
     """
     require_choice("split", split, usual)
     require_count("num_tasks", count)
@@ -160,8 +160,8 @@ def _joined(sets: tuple[TaskSet, ...], total: int) -> TaskSet:
 def shared_sets(maxsize: int) -> Callable[[Callable[..., TaskSet]], Callable[..., TaskSet]]:
     """``lru_cache`` for a function that makes task sets, so that the environments of a pool share one.
 
-    Equal arguments of other types (``256.0`` and ``True`` for 256 and 1) share none, as ids and fingerprints
-    may differ; what cannot be looked up, such as a list, goes to the function, whose checks name it.
+    Equal arguments of different types (``256.0`` and ``True`` for 256 and 1) share no set, as ids and
+    fingerprints may differ; an unhashable one, such as a list, goes to the function, whose checks name it.
     """
 
     def decorated(make: Callable[..., TaskSet]) -> Callable[..., TaskSet]:
@@ -181,18 +181,18 @@ def shared_sets(maxsize: int) -> Callable[[Callable[..., TaskSet]], Callable[...
 
 
 def is_whole(value: object) -> bool:
-    """True if a value is a whole number, numpy's too; ``True`` and ``False`` are none."""
+    """True if a value is a whole number, NumPy's included; ``True`` and ``False`` are not."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def require_count(name: str, value: int | None) -> None:
-    """Raises ``ValueError`` where an argument is neither a number of tasks nor ``None``."""
+    """Raises ``ValueError`` if an argument is neither a number of tasks nor ``None``."""
     if value is not None and not (is_whole(value) and value >= 1):
         raise ValueError(f"{name} is {value!r}; expected a whole number of 1 or more, or None.")
 
 
 def require_in(name: str, value: int, valid: range) -> None:
-    """Raises ``ValueError`` where an argument is no whole number, or outside its range."""
+    """Raises ``ValueError`` if an argument is not a whole number, or is outside its range."""
     if not is_whole(value):
         raise ValueError(
             f"{name} is a whole number, {valid.start} to {valid.stop - 1}, got {value!r}."

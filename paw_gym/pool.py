@@ -41,11 +41,11 @@ class Snapshot:
     steps: int
     """transitions of the episode at the time"""
     state: Mapping[str, Any]
-    """of ``AgentInterface.save_state``"""
+    """from ``AgentInterface.save_state``"""
 
 
 class OutOfTimeError(TimeoutError):
-    """An episode's environment has had all of its time."""
+    """An episode's environment has used up its time."""
 
 
 class EnvPool:
@@ -59,7 +59,7 @@ class EnvPool:
         env: a registered id, or a function without arguments that makes an ``AgentInterface``.
         groups: number of tasks at a time.
         group_size: episodes of each task.
-        agent_kwargs: settings of ``make_agent_env``, those of the environment included.
+        agent_kwargs: settings of ``make_agent_env``, including those of the environment.
         seed: seeds the choice of tasks and the environments.
         seeds: seed of the environment by task id, so that an episode starts the same whatever was
             run before; other tasks get sampled seeds.
@@ -95,9 +95,9 @@ class EnvPool:
         self.episodes: list[Episode] = []
         self.episode_seconds: float | None = None
         """most wall time of an episode's environment, reset and steps together. The step that uses it up
-        ends the episode, truncated; a reset that does fails it"""
+        truncates the episode; a reset that uses it up fails it"""
         self._spent: defaultdict[int, float] = defaultdict(float)
-        """seconds of each episode's environment"""
+        """seconds that each episode's environment has used"""
 
     def _new_env(self) -> AgentInterface:
         env = self._make()
@@ -106,7 +106,7 @@ class EnvPool:
         return env
 
     def set_progress(self, fraction: float) -> None:
-        """Sets the share of training that is done in every environment, those still to be made included.
+        """Sets the share of training that is done in every environment, including those still to be made.
 
         Args:
             fraction: 0 to 1; see ``TextEnv.set_progress``.
@@ -161,10 +161,10 @@ class EnvPool:
 
     @staticmethod
     def _fetch_ahead(calls: Iterable[tuple[AgentInterface, str, tuple[Any, ...]]]) -> None:
-        """Lets environments that can be asked together do so: remote ones, in one request.
+        """Makes calls ahead for environments that can be asked together: remote ones, in one request.
 
         Their class has a static method ``fetch_ahead`` over (environment, method, arguments); the
-        calls of those methods that follow find their answers there.
+        calls of those methods that follow find their answers ready.
         """
         together: dict[Any, list[tuple[Any, str, tuple[Any, ...]]]] = {}
         for env, method, arguments in calls:
@@ -191,7 +191,7 @@ class EnvPool:
         self.active.append(slot)
 
     def step(self, responses: Sequence[str] | Mapping[int, str]) -> list[Slot]:
-        """Gives each running episode its response and returns the slots that still run.
+        """Gives each running episode its response and returns the slots that are still running.
 
         Args:
             responses: one for each slot of ``active``, in order, or by slot index.
@@ -215,7 +215,7 @@ class EnvPool:
         self.active.remove(slot)
 
     def truncate(self, slot: Slot, **info: Any) -> None:
-        """Ends a running episode with the step that it took last, for a reason outside its environment."""
+        """Ends a running episode at its latest step, for a reason outside its environment."""
         last = slot.episode.transitions[-1]
         slot.episode.transitions[-1] = replace(last, truncated=True, info={**last.info, **info})
         self.active.remove(slot)
@@ -339,7 +339,7 @@ class EnvPool:
 
 
 def cannot_branch(env: AgentInterface, done: str, error: Exception) -> ValueError:
-    """The error of an environment whose state could not be ``done``: saved, or restored."""
+    """The error for an environment whose state could not be saved or restored (``done``)."""
     return ValueError(
         f"{env.env_id} cannot be branched: its state cannot be {done} "
         f"({type(error).__name__}: {error}). Its save_state and restore_state must be exact; `paw check` "
@@ -348,10 +348,10 @@ def cannot_branch(env: AgentInterface, done: str, error: Exception) -> ValueErro
 
 
 def within(seconds: float, call: Callable[[], Any]) -> Any:
-    """Makes a call in a thread of its own, and leaves it alone when it takes too long.
+    """Makes a call in a thread of its own, and abandons it if it takes too long.
 
     A thread cannot be ended from outside. One in Python code is told to stop by an exception; one that
-    waits in the system or in compiled code goes on until that returns, and does not keep the process
+    waits in the system or in compiled code goes on until that returns, but does not keep the process
     alive. Compiled code that holds Python's lock stops this process too, whatever the limit.
 
     Raises:

@@ -90,9 +90,9 @@ class PromptTemplate:
     admissible_format: str = "list"
     """``list``: one action a line; ``grouped``: actions that differ in a final number share a line"""
     opening: str | None = None
-    """stands for o_0 in the history, where ``first`` shows it no more; ``None``: o_0 itself"""
+    """replaces o_0 in the history, where ``first`` no longer shows it; ``None``: o_0 itself"""
     actions: str = ""
-    """text for ``{actions}`` if the environment lists its actions; else that is nothing"""
+    """text for ``{actions}`` if the environment lists its actions; else that slot is empty"""
     ask: str = ""
     """text for ``{ask}``: how to answer"""
     ask_directly: str | None = None
@@ -184,9 +184,9 @@ class PromptTemplate:
 
     @property
     def hash(self) -> str:
-        """A hash over all that a prompt is made of, the name excepted."""
+        """A hash of everything that a prompt is made of, except the name."""
         parts = {key: value for key, value in asdict(self).items() if key != "name"}
-        # templates had no such text at first: the hashes in records are those without it
+        # templates had no such text at first: the hashes in records were made without it
         if not self.actions:
             del parts["actions"]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
@@ -305,7 +305,7 @@ def fill(text: str, **values: str) -> str:
 
 
 def group_numbered(actions: Sequence[str]) -> list[str]:
-    """Joins actions that differ in a final number alone: ``go to shelf 1 2 3``. Keeps first places.
+    """Joins actions that differ only in a final number: ``go to shelf 1 2 3``. Keeps first places.
 
     >>> group_numbered(["go to bed 1", "look", "go to bed 2"])
     ['go to bed 1 2', 'look']

@@ -28,7 +28,7 @@ class TextEnvSpec:
 
 
 _REGISTERED: dict[str, TextEnvSpec] = {}
-"""grows with Gymnasium's own registry, which has no room for a description"""
+"""grows along with Gymnasium's own registry, which has no room for a description"""
 
 _OWN = {
     "paw_gym/2048-v0": (
@@ -122,12 +122,12 @@ def register_text_env(
         id: ``namespace/Name-vN``.
         entry_point: the class, its string, or the generator function.
         tasks: the tasks of a generator function (``Task`` objects), or ``{split: tasks}`` with a split
-            ``train``. Of the others the first chooses checkpoints and the last is for results; where
-            there is one only, it is for results, and ``train`` chooses.
+            ``train``. Of the others, checkpoints are chosen on the first and the last is for results;
+            if there is only one, it is for results, and checkpoints are chosen on ``train``.
         max_steps: step budget; 50 for a generator function, a class's own by default.
         solve: ``solve(task, rng)`` of a generator function: the actions that solve a task, found with
-            no model. The contract suite, experts and demonstrations need it. ``rng`` samples what
-            the function's own ``rng`` sampled.
+            no model. The contract suite, experts and demonstrations need it. ``rng`` samples the
+            same as the function's own ``rng``.
         description: one line for ``paw envs``; by default the first line of the docstring.
         replace: take the place of the environment that is registered under this id.
         kwargs: defaults of the class's keyword arguments.
@@ -136,8 +136,8 @@ def register_text_env(
         The entry point, so that it works as a decorator.
 
     Raises:
-        EnvDefinitionError: anything is wrong with it (a taken id, an option that there is not, wrong
-            tasks, ...); names what it is, and what was expected. Nothing is registered then.
+        EnvDefinitionError: anything is wrong with it (a taken id, an unknown option, wrong tasks,
+            ...); says what is wrong, and what was expected. Nothing is registered then.
     """
     more: dict[str, Any] = {"tasks": tasks, "max_steps": max_steps, "solve": solve}
     if entry_point is None:
@@ -243,7 +243,7 @@ def text_env_spec(id: str) -> TextEnvSpec:
 
 
 def _not_installed(id: str) -> str:
-    """A hint for an environment whose package lies here but is not installed; empty where none does."""
+    """A hint for an environment whose package is here but not installed; empty if there is none."""
     import tomllib
 
     for file in sorted([*Path().glob("pyproject.toml"), *Path().glob("*/pyproject.toml")]):
@@ -263,7 +263,7 @@ def make_text_env(id: str, **kwargs: Any) -> Any:
     """``gymnasium.make`` without the per-step checkers, which cost more than our environments do.
 
     Raises:
-        ValueError: no such id (a clear one, with the nearest id), an argument that it does not take or lacks,
+        ValueError: no such id (names the nearest one), an argument that it does not take or that is missing,
             or its constructor failed for a reason that it does not explain itself.
     """
     import gymnasium as gym

@@ -18,7 +18,7 @@ class ReplayedEnv(TextEnv):
     _opened: tuple[str, int] | None = None
     """id of the task and seed of the episode that the engine is in"""
     _applied: list[str]
-    """the actions that the engine was given in it"""
+    """the actions that the engine was given in that episode"""
 
     @abstractmethod
     def _open(self, task: Task, seed: int) -> Outcome:
@@ -64,8 +64,8 @@ class ReplayedEnv(TextEnv):
             plan: actions that succeed from the start.
 
         Returns:
-            After other actions, an end of it that succeeds from here, tried in a copy: what is left where the
-            others did no harm, else the shortest one; empty where none does, or the episode is over.
+            After other actions, an end of the plan that succeeds from here, tried in a copy: what is left if
+            the others did no harm, else the shortest one; empty if none succeeds, or the episode is over.
         """
         if self._over:
             return []

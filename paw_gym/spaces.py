@@ -1,9 +1,9 @@
 """The space of Unicode strings, and its texts in the shared memory of ``gymnasium.vector.AsyncVectorEnv``.
 
 Gymnasium's functions for ``Text`` write codes of a fixed character set, padded to the longest text,
-and read them once, when the vector environment is made. These write any text as UTF-8 behind its
+and read them once, when the vector environment is made. Those here write any text as UTF-8 after its
 length. What is read is a view: copying it, as the vector environment does after every step, gives the
-present texts. Pages of shared memory that nobody wrote to take no memory.
+present texts. Pages of shared memory that were never written to take no memory.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ class UnicodeText(Text):
 
 _LENGTH = struct.Struct("<q")
 _MOST_BYTES = 4
-"""bytes of a character in UTF-8"""
+"""most bytes of a character in UTF-8"""
 
 
 class TextMemory:
-    """Shared memory for one text of each environment; it pickles by its name."""
+    """Shared memory for one text of each environment; it is pickled by its name."""
 
     def __init__(self, space: UnicodeText, count: int) -> None:
         self.slot = _LENGTH.size + _MOST_BYTES * space.max_length

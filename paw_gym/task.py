@@ -26,7 +26,7 @@ class Outcome:
     observation: str
     reward: float = 0.0
     terminated: bool = False
-    """ended by the environment's own rules, with success or not; the step budget is not its business"""
+    """ended by the environment's own rules, with success or not; the step budget does not count here"""
     success: bool = False
     score: float | None = None
     """quality in [0, 1]; ``None`` means 1 on success, else 0"""
@@ -36,5 +36,5 @@ class Outcome:
     info: Mapping[str, Any] = field(default_factory=dict)
     """more for ``info``; plain JSON values"""
     truncated: bool = False
-    """ended by a limit that is no part of the task, such as a clock of the world's own; ignored where
+    """ended by a limit that is not part of the task, such as the world's own clock; ignored if
     ``terminated`` is true"""

@@ -49,14 +49,14 @@ class Transition:
 
     @property
     def refused(self) -> bool:
-        """True if the response could be read and its action was not accepted, penalty or not."""
+        """True if the response could be read but its action was not accepted, penalty or not."""
         return bool(self.info.get("problem")) and not self.info.get("malformed")
 
     def to_dict(self) -> dict[str, Any]:
         """A dictionary of JSON values.
 
         Raises:
-            TypeError: ``info`` or the reward holds a value that JSON would not give back equal.
+            TypeError: ``info`` or the reward holds a value that JSON would not give back unchanged.
         """
         require_json(self.reward, "Transition.reward")
         require_json(self.info, "Transition.info")
@@ -157,7 +157,7 @@ def _kinds(record: type) -> tuple[tuple[str, tuple[type, ...]], ...]:
 
 
 def _require_kinds(record: type, data: Mapping[str, Any]) -> None:
-    """Raises ``TypeError`` where a field is of another type: ``"false"`` would count as true later on."""
+    """Raises ``TypeError`` if a field is of another type: ``"false"`` would count as true later on."""
     for name, kinds in _kinds(record):
         if name in data and type(data[name]) not in kinds:
             raise TypeError(
@@ -244,7 +244,7 @@ def _rows(number: int, episode: Episode) -> Iterator[dict[str, Any]]:
 
 
 def episode_from_rows(rows: Sequence[Mapping[str, Any]]) -> Episode:
-    """The episode of the Parquet rows that ``write_parquet`` made of it."""
+    """The episode from the Parquet rows that ``write_parquet`` made of it."""
     episode = Episode(**{name: rows[0][f"episode_{name}"] for name in _EPISODE_FIELDS})
     names = [f.name for f in fields(Transition) if f.name in rows[0]]
     for row in rows:
@@ -281,13 +281,13 @@ def read_parquet(path: str | Path) -> Iterator[Episode]:
     """Reads what ``write_parquet`` wrote, episode by episode.
 
     Raises:
-        ValueError: it is damaged, or no file of episodes; names what it lacks.
+        ValueError: it is damaged, or not a file of episodes; names what it lacks.
     """
     import pyarrow.parquet as pq
 
     try:
         file = pq.ParquetFile(path)
-    except ValueError as error:  # pyarrow's own are ValueErrors too, and do not name the file
+    except ValueError as error:  # pyarrow's errors are ValueErrors too, and do not name the file
         raise ValueError(f"{path} is not a whole Parquet file ({error})") from error
     missing = [name for name in _schema().names if name not in file.schema_arrow.names]
     if missing:

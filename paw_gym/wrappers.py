@@ -31,7 +31,7 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
     """Turns a text environment into what a language agent sees.
 
     The observation is the rendered prompt ``h_t``, the action the model's raw response. Each step
-    puts a ``Transition`` into ``info["transition"]``. It is an environment of its own: ``unwrapped``
+    puts a ``Transition`` into ``info["transition"]``. It is an environment in its own right: ``unwrapped``
     stops here, and ``save_state`` includes the history; the ``TextEnv`` inside is ``text_env``.
 
     A response is invalid when its tags are missing, when the environment does not accept the action,
@@ -41,7 +41,7 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
     Args:
         env: a (wrapped) ``TextEnv``.
         history_length: past (observation, action) pairs in the prompt; ``None``: all.
-        require_admissible: whether an action must stand in ``admissible_actions`` (where listed).
+        require_admissible: whether an action must be in ``admissible_actions`` (if they are listed).
         template: a ``PromptTemplate``, the name of a built-in one, or a ``.toml`` path.
         mode: ``window`` renders a complete prompt at each step; ``conversation`` gives the next
             message of one growing dialogue and the whole dialogue in ``info["messages"]``.
@@ -49,7 +49,7 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
         invalid_penalty: added to the reward of an invalid response.
         invalid_when: ``rejected`` or ``malformed``, see above.
 
-    Each setting left out is the environment's own default (``TextEnv.agent``).
+    Each setting left out takes the environment's own default (``TextEnv.agent``).
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
         self.observation_span = (0, 0)
         """[start, end) of the observation in the latest message, in characters (conversation mode)"""
 
-    # --- an environment of its own ---------------------------------------------------------------
+    # --- an environment in its own right ---------------------------------------------------------
 
     @property
     def unwrapped(self) -> gym.Env[str, str]:
@@ -237,7 +237,7 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
         )
 
     def reward_of(self, env_reward: float, success: bool, valid: bool) -> float:
-        """The agent's reward of a step, from the environment's own."""
+        """The agent's reward for a step, from the environment's own."""
         bonus = self.settings.success_reward
         reward = env_reward if bonus is None else bonus * success
         return float(reward if valid else reward + self.settings.invalid_penalty)
@@ -300,7 +300,7 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
         return {
             "text_env": self.text_env.save_state(),
             "history": list(self._history),
-            "messages": list(self._messages),  # messages never change; copies would take T^2 room
+            "messages": list(self._messages),  # messages never change; copies would take T^2 space
             "observation": self._observation,
             "prompt": self._prompt,
             "info": copy.deepcopy(self._info),
@@ -325,7 +325,7 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
 
 
 def _check_settings(settings: AgentDefaults) -> None:
-    """Raises ``ValueError`` for a setting that would fail, or make rewards no numbers, in mid-episode."""
+    """Raises ``ValueError`` for a setting that would fail, or give non-numeric rewards, in mid-episode."""
     length = settings.history_length
     if length is not None and not is_whole(length):
         raise ValueError(f"history_length is a whole number, or None for all, got {length!r}.")
@@ -364,7 +364,7 @@ class RecordTransitions(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
     ) -> tuple[str, dict[str, Any]]:
         self._flush()
         observation, info = self.env.reset(seed=seed, options=options)
-        # now, and not when there is an episode to lose
+        # now, not when there is already an episode to lose
         self.path.parent.mkdir(parents=True, exist_ok=True)
         inner = self.env.unwrapped
         if isinstance(inner, AgentInterface):

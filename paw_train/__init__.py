@@ -42,7 +42,7 @@ def load_recipe(recipe: str | Path, *overrides: str) -> Settings:
 
 
 def train(settings: Settings, *, fresh: bool = False, quiet: bool = False) -> Path:
-    """Trains by the engine that the settings name; an unfinished run goes on where it stopped.
+    """Trains by the engine that the settings name; an unfinished run continues where it stopped.
 
     Args:
         settings: of ``load_recipe``, or a ``Settings`` of your own.
@@ -85,7 +85,7 @@ def evaluate(
         The contents of ``result.json``.
 
     Raises:
-        ValueError: something that the arguments name is not there, or no task could be played.
+        ValueError: something that the arguments name does not exist, or no task could be played.
     """
     import json
 
@@ -112,8 +112,8 @@ def compare(
         grid: the name of a grid that comes with the project, or the path of its ``.yaml`` file.
         arms: run only these; empty: all.
         seeds: run only these; empty: the grid's.
-        jobs: processes at a time; ``None``: one a core.
-        out: the folder that the comparison's own lies in.
+        jobs: processes at a time; ``None``: one per core.
+        out: the folder that contains the comparison's own.
         quiet: show no progress.
 
     Returns:

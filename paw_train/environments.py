@@ -47,12 +47,12 @@ def agent_env_maker(
 
 
 def is_split(env: EnvSettings) -> bool:
-    """True if the environment is made with a ``split``; of one behind a gateway that is asked."""
+    """True if the environment is made with a ``split``; one behind a gateway is asked."""
     return has_splits(env.id, asked_with(env.id, env.kwargs))
 
 
 def training_env(env: EnvSettings) -> EnvSettings:
-    """The environment of training's rollouts."""
+    """The environment of rollouts in training."""
     return env.replace(kwargs={**env.kwargs, **env.train_kwargs})
 
 
@@ -95,7 +95,7 @@ def require_solver(env: EnvSettings, split: str) -> None:
 
 
 def panel_name(env: EnvSettings, split: str, tasks: int) -> str:
-    """The name of a panel without one of its own; it names a split only where there are splits."""
+    """The name of a panel that has none; it contains a split only if there are splits."""
     registered = registered_id(env.id)
     return f"{registered}/{split}/{tasks}" if is_split(env) else f"{registered}/{tasks}"
 

@@ -18,7 +18,7 @@ Unit = Literal["", "share", "nats", "reward", "steps", "tokens", "seconds", "meg
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One number an update."""
+    """One number per update."""
 
     name: str
     """key in ``metrics.jsonl``"""
@@ -249,7 +249,7 @@ CATALOGUE: Mapping[str, Mapping[str, list[Metric]]] = {
         "Peak memory": [Metric("peak_memory_mb", "of the process", "megabytes", optional=True)],
     },
 }
-"""by section, then by chart: what it shows"""
+"""by section, then by chart: the metrics that it shows"""
 
 METRICS: Mapping[str, Metric] = MappingProxyType(
     {
@@ -261,7 +261,7 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
 )
 """the catalogue by name, in the order in which it is shown"""
 NOT_MEASURED = frozenset({"update", "time", "validation"})
-"""keys of ``metrics.jsonl`` that are no metrics of the update"""
+"""keys of ``metrics.jsonl`` that are not metrics of the update"""
 
 
 def merge_rule(name: str) -> str:

@@ -3,7 +3,7 @@
 Asks PyPI's advisories through pip-audit. A vulnerability in one of our direct dependencies is an
 error; one further down is reported, since only the package in between can fix it. An advisory
 service that cannot be reached, or that knows none of the packages (a mirror without advisories), is an
-error too: an audit that did not happen proves nothing. ``--allow-unaudited`` makes that a line and no error.
+error too: an audit that did not happen proves nothing. ``--allow-unaudited`` makes it a line, not an error.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 NOT_AUDITED = 3
-"""the exit code where no package was audited; 1 says that a direct dependency is vulnerable"""
+"""the exit code if no package was audited; 1 means that a direct dependency is vulnerable"""
 ROOT = Path(__file__).resolve().parents[1]
 
 
 def direct_dependencies(pyproject: dict[str, Any]) -> set[str]:
-    """Names of what ``pyproject.toml`` asks for, extras included, as PyPI spells them."""
+    """Names of the packages that ``pyproject.toml`` asks for, including extras, as PyPI spells them."""
     project = pyproject["project"]
     wanted = [*project["dependencies"]]
     for extra in project.get("optional-dependencies", {}).values():
@@ -87,7 +87,7 @@ def main() -> int:
 
 
 def audit(site_packages: Path, timeout: float) -> tuple[list[str], int]:
-    """The verdict of ``assess`` on the packages in a folder, asked for at most ``timeout`` seconds."""
+    """The verdict of ``assess`` on the packages in a folder, reached in at most ``timeout`` seconds."""
     command = [sys.executable, "-m", "pip_audit", "--path", str(site_packages)]
     command += ["--format", "json", "--progress-spinner", "off", "--timeout", "15"]
     try:

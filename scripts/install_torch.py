@@ -1,8 +1,8 @@
 """Installs the build of PyTorch that fits the machine, into the environment that runs this script.
 
 A bare ``pip install torch`` on Linux brings several gigabytes of CUDA libraries, which a machine
-without an NVIDIA GPU cannot use. Where there is such a GPU this is the right thing; elsewhere a CPU
-build is looked for first: in the folders that pip is set up with, then in PyTorch's own index. The
+without an NVIDIA GPU cannot use. If there is such a GPU, that is right; otherwise a CPU build is
+looked for first: in the folders that pip is configured with, then in PyTorch's own index. The
 version is that of ``requirements/torch.txt``, as in every pinned set.
 """
 
@@ -43,7 +43,7 @@ def attempts() -> list[list[str]]:
 
 
 def main() -> int:
-    """Installs unless some torch is there; its own requirements come with the project's."""
+    """Installs torch unless some version is there; its requirements come with the project's."""
     if importlib.util.find_spec("torch") is not None:
         return 0
     tries = attempts()

@@ -29,7 +29,7 @@ KEPT = (
     "privileged", "agent_settings", "action_format", "prompt_hash", "sampling", "fingerprint", "environment",
     "commit", "runs",
 )  # fmt: skip
-"""parts of a result that its published copy has; none identifies a machine"""
+"""parts of a result that its published copy keeps; none identifies a machine"""
 HEAD = """\
 # Leaderboard
 
@@ -49,10 +49,10 @@ COLUMNS = ("agent", "model", "settings", "success", "seeds", "score", "turns", "
 
 
 def published(result: Result) -> dict[str, Any]:
-    """The copy of a result without paths and hosts.
+    """A copy of a result without paths and hosts.
 
     Raises:
-        ValueError: it is not complete, or has no record of its environment.
+        ValueError: the result is not complete, or has no record of its environment.
     """
     if result.get("errors") or not result.get("complete", True):
         raise ValueError("Some tasks of this result are missing: the same `paw eval` runs them.")
@@ -65,7 +65,7 @@ def published(result: Result) -> dict[str, Any]:
 
 
 def file_name(result: Result) -> str:
-    """The name of a published result; one on the same tasks, asked in the same way, has the same."""
+    """The name of a published result; results on the same tasks, asked in the same way, share it."""
     environment = result["environment"]
     played = [environment[key] for key in ("id", "arguments", "tasks", "behaviour")]
     asked = [result.get(key) for key in ("agent_settings", "prompt_hash", "sampling", "model_hash")]
@@ -88,7 +88,7 @@ def page(results: Sequence[Result]) -> str:
 
 
 def _played(result: Result) -> list[Any]:
-    """Equal for results that can be compared."""
+    """A key that is equal for results that can be compared."""
     environment = result["environment"]
     played = [environment[key] for key in ("arguments", "tasks", "behaviour")]
     return [result["panel"], result["panel_hash"], *played]
@@ -152,7 +152,7 @@ def _settings(r: Result) -> str:
 
 def main(added: Sequence[str]) -> None:
     """Adds results, and writes the page."""
-    copies = [published(load_result(path)) for path in added]  # all are fit before one is written
+    copies = [published(load_result(path)) for path in added]  # all are checked before any write
     for result in copies:
         target = RESULTS / file_name(result)
         target.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

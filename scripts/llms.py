@@ -1,6 +1,6 @@
 """MkDocs hook: writes ``llms.txt``, the list of pages for language models, and the pages' Markdown beside it.
 
-The form is that of llmstxt.org: a title, a summary, and a link with a sentence for each page.
+The format is that of llmstxt.org: a title, a summary, and a link with a sentence for each page.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def summary(text: str) -> str:
-    """The first sentence of a page's first paragraph, without links and marks."""
+    """The first sentence of a page's first paragraph, without links and markup."""
     prose = re.sub(r"^```.*?^```|<!--.*?-->", "", text, flags=re.MULTILINE | re.DOTALL)
     blocks = (block.strip() for block in prose.split("\n\n"))
     first = next((b for b in blocks if b and b[0] not in "#|!"), "")

@@ -2,8 +2,8 @@
 
 ``make lock`` keeps every pin that still fits; ``make lock ARGS=--upgrade`` takes the newest versions.
 ``make check-locks`` resolves each set again from the package index's metadata (no wheel is downloaded)
-and fails where the result is not the set, so a dependency that was added without its pin, or a version
-that the index no longer has, is noticed.
+and fails if the result differs from the set, so a dependency that was added without its pin, or a
+version that the index no longer has, is noticed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CPU_EXTRAS = [
 PURE_PYTHON = ["func-timeout", "pyserini"]
 """packages without a wheel that build without a compiler"""
 COMPILED = ["fast-downward-textworld", "jericho"]
-"""packages without a wheel that take a C and a C++ compiler: of the original engines alone"""
+"""packages without a wheel that need a C and a C++ compiler: only the original engines use them"""
 
 
 def _built(names: list[str]) -> list[str]:
@@ -36,7 +36,7 @@ def _built(names: list[str]) -> list[str]:
 
 LINUX = ["--python-version", "3.11", "--python-platform", "x86_64-manylinux_2_28"]
 UNIVERSAL = ["--python-version", "3.11", "--universal"]
-# scripts/install_torch.py chooses the torch. Everything else is a wheel, but for what is named.
+# scripts/install_torch.py chooses the torch. Everything else is a wheel, except what is named.
 CPU = [*UNIVERSAL, "--no-emit-package", "torch", "--excludes", "requirements/cuda.in"]
 CPU += ["--only-binary", ":all:", *_built(PURE_PYTHON), "--emit-build-options"]
 PART = [*CPU, "-c", "requirements/cpu.txt"]
@@ -71,7 +71,7 @@ INDEX = "https://pypi.org/simple"
 
 
 def arguments(name: str) -> list[str]:
-    """The arguments of ``uv pip compile`` for a set of ``SETS``, output excepted."""
+    """The arguments of ``uv pip compile`` for a set of ``SETS``, except the output."""
     extras, options = SETS[name]
     chosen = [word for extra in extras for word in ("--extra", extra)]
     source = "pyproject.toml" if extras else f"{FOLDER}/{name}.in"
@@ -79,7 +79,7 @@ def arguments(name: str) -> list[str]:
 
 
 def compile_set(name: str, out: Path, *more: str) -> None:
-    """Resolves a set into ``out``; pins that ``out`` holds already are kept where they fit.
+    """Resolves a set into ``out``; pins that ``out`` already holds are kept if they fit.
 
     Raises:
         subprocess.CalledProcessError: It cannot be resolved; uv has printed why.
@@ -94,7 +94,7 @@ def _uv(*words: str) -> None:
 
 
 def difference(name: str, folder: Path) -> list[str]:
-    """Lines of a unified diff from the recorded set to what it resolves to now; none when it holds."""
+    """Lines of a unified diff from the recorded set to what it resolves to now; none if they are equal."""
     recorded = ROOT / FOLDER / f"{name}.txt"
     again = folder / recorded.name
     shutil.copy(recorded, again)
@@ -107,7 +107,7 @@ def difference(name: str, folder: Path) -> list[str]:
 
 
 def pins(text: str) -> list[str]:
-    """The lines of a set without its comments, which also name who asks for a package."""
+    """The lines of a set without its comments, which also name what requires a package."""
     return [line for raw in text.splitlines() if (line := raw.partition("#")[0].strip())]
 
 
@@ -122,7 +122,7 @@ def index_answers() -> bool:
 
 
 def check() -> int:
-    """Resolves every set; 0 when each is what its file holds, or when there is no index to ask."""
+    """Resolves every set; returns 0 if each equals its file, or if there is no index to ask."""
     if not index_answers():
         print(
             "NOT CHECKED: the package index cannot be reached; the locked sets were not resolved."

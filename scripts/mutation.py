@@ -1,4 +1,4 @@
-"""Changes one operator, constant or statement at a time, and looks whether a test fails.
+"""Changes one operator, constant or statement at a time, and checks whether a test fails.
 
     python scripts/mutation.py [--each 15] [--seed 0] [--only NAME] [--out benchmarks/mutation.json]
 
@@ -39,13 +39,13 @@ SWAPS = {
 LIBRARIES = """torch.optim torch._dynamo transformers.models.llama.modeling_llama hypothesis.strategies peft
     fastapi httpx uvicorn rich.console pyarrow"""
 ANEW = 99
-"""status of a mutant that takes a process of its own"""
+"""status of a mutant that needs a process of its own"""
 LEAST, TIMES, LONGEST = 20, 5, 900
-"""seconds that a mutant's tests may take, and times what they take without it; seconds in one of their own"""
+"""a mutant's tests may take LEAST s plus TIMES their time without it; LONGEST s in a process of their own"""
 
 
 def mutants(source: str, names: list[str]) -> Iterator[tuple[int, str, str, str]]:
-    """(line, what was changed, the changed module, the function, if no more was changed) of each mutant."""
+    """(line, what was changed, the changed module, the function if only it was changed) of each mutant."""
     tree = ast.parse(source)
     skipped = {id(n) for top in ast.walk(tree) for n in _unread(top)}
     inside = {id(n): name for name, part in _bodies(tree.body) for n in ast.walk(part)}
@@ -65,7 +65,7 @@ def mutants(source: str, names: list[str]) -> Iterator[tuple[int, str, str, str]
 
 
 def _bodies(parts: list[ast.stmt], name: str = "") -> Iterator[tuple[str, ast.stmt]]:
-    """(qualified name, statement) of the functions of a module, and of its classes."""
+    """(qualified name, statement) of the functions of a module and of its classes."""
     for part in parts:
         if isinstance(part, ast.ClassDef):
             yield from _bodies(part.body, f"{part.name}.")
@@ -74,7 +74,7 @@ def _bodies(parts: list[ast.stmt], name: str = "") -> Iterator[tuple[str, ast.st
 
 
 def _unread(top: ast.AST) -> Iterator[ast.AST]:
-    """Annotations, which are not run; ``strict=`` and a dataclass's options, which only refuse mistakes."""
+    """Annotations, which are not run; ``strict=`` and a dataclass's options, which only reject mistakes."""
     parts = [getattr(top, name, None) for name in ("annotation", "returns")]
     refusals = ("strict", "frozen", "slots", "eq", "kw_only")
     parts += [top.value] if isinstance(top, ast.keyword) and top.arg in refusals else []
@@ -121,7 +121,7 @@ def forked(tests: list[str], *plugins: object) -> int:
 
 
 def ended(child: int, seconds: float) -> int:
-    """The exit status of a process, which is killed when it takes longer than so many seconds."""
+    """The exit status of a process, which is killed if it takes longer than ``seconds``."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         done, status = os.waitpid(child, os.WNOHANG)

@@ -13,14 +13,14 @@ from pathlib import Path
 
 
 def code_of(notebook: Path) -> str:
-    """Its code cells as one script; a line with a magic of IPython is a syntax error there, as meant."""
+    """A notebook's code cells as one script; an IPython magic is a syntax error in it, on purpose."""
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
     sources = ("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
     return "\n\n".join(sources) + "\n"
 
 
 def main() -> int:
-    """Runs each notebook that is named; the exit code of the first that fails."""
+    """Runs each notebook that is named; returns the exit code of the first that fails."""
     for name in sys.argv[1:]:
         with tempfile.TemporaryDirectory() as folder:
             script = Path(folder) / f"{Path(name).stem}.py"

@@ -39,7 +39,7 @@ environment (`env.kwargs.KEY`) on the environment's page.
 def sections() -> list[tuple[str, type[Group]]]:
     """(dotted name, class) of all groups, outer ones first; then of those of ``paw eval`` alone.
 
-    An entry of a list in ``env`` stands after the group.
+    An entry of a list in ``env`` comes after the group.
     """
     found = [*groups_of(Settings), *groups_of(EndpointSettings, "endpoint")]
     found.insert(1 + [path for path, _ in found].index("env"), ("env.NAME", MixedEnvSettings))
@@ -59,7 +59,7 @@ def _section(path: str, cls: type[Group]) -> str:
     rows = []
     for key, kind in field_kinds(cls).items():
         if any(key in getattr(base, "model_fields", {}) for base in cls.__mro__[1:]):
-            continue  # stands with the class that has it
+            continue  # listed with the class that has it
         name = f"{path}.{key}".lstrip(".")
         if is_group(kind):
             continue
@@ -72,7 +72,7 @@ def _section(path: str, cls: type[Group]) -> str:
 
 
 def anchor(path: str) -> str:
-    """The name of a section in the page's address."""
+    """The anchor of a section in the page's address."""
     return path.replace(".", "-") or "run"
 
 
@@ -80,7 +80,7 @@ def text_of(cls: type[Group], name: str) -> str:
     """The docstring under a field, as one line of Markdown.
 
     Raises:
-        ValueError: it has none.
+        ValueError: the field has none.
     """
     text = cls.model_fields[name].description
     if not text:
@@ -89,14 +89,14 @@ def text_of(cls: type[Group], name: str) -> str:
 
 
 def _markdown(text: str) -> str:
-    """reStructuredText's literals as Markdown's, on one line; no HTML tag is left as one."""
+    """reStructuredText's literals as Markdown's, on one line; HTML tags are escaped."""
     line = " ".join(text.split()).replace("``", "`")
     parts = re.split(r"(`[^`]*`)", line)
     return "".join(p if p.startswith("`") else p.replace("<", "&lt;") for p in parts)
 
 
 def values_of(kind: Any) -> str:
-    """The range that a setting has, in brackets: ``(in [0, 1])``; none if it is only bounded below."""
+    """The range that a setting has, in brackets: ``(in [0, 1])``; empty if it is only bounded below."""
     words = allowed(kind).removesuffix(", or null")
     return f" ({words})" if words.startswith("in ") else ""
 

@@ -44,9 +44,9 @@ def create_app(
     Args:
         offer: which environments clients may ask for, with which settings.
         limits: how much of everything; ``None``: the defaults.
-        modules: imported in each worker: those that register environments.
+        modules: those that register environments; imported in each worker.
         tokens: clients must show one of them; none: anybody who can reach the port may come in.
-        hosts: names beside this machine's own that the gateway is reached by.
+        hosts: names by which the gateway is reached, besides this machine's own.
     """
     gateway = Gateway(offer, limits or Limits(), modules)
     metrics = Metrics()
@@ -79,7 +79,7 @@ class GatewayApp(Gate):
         self.gateway = gateway
 
     def drain(self) -> Callable[[], bool]:
-        """Takes no new sessions; the function says whether all are done."""
+        """Takes no new sessions; the returned function says whether all are done."""
         self.gateway.drain()
         return lambda: len(self.gateway.sessions) == 0 and self.gateway.pending == 0
 
@@ -87,7 +87,7 @@ class GatewayApp(Gate):
 def client_of(request: Request) -> Client:
     """The client of a request, by what only it can show."""
     key = request.headers.get(KEY_HEADER, "")
-    # not the header that showed it: what a header holds beside an accepted token is made up easily
+    # not the header that showed it: what a header holds besides an accepted token is easily made up
     token = request.scope.get(TOKEN) or ""
     if key and len(key) not in _KEY_LENGTHS:
         raise ProblemError(401, f"{KEY_HEADER} has 16 to 256 characters, got {len(key)}.")

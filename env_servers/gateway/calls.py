@@ -107,7 +107,7 @@ class Step(Action, OfSession):
 
 
 class Ask(OfSession):
-    """Asks a question that changes nothing: which actions there are, is ``text`` one of them, ..."""
+    """Asks a question that changes nothing: which actions there are, whether ``text`` is one of them, ..."""
 
     op: Literal["ask"]
     what: Literal["actions", "admissible", "shown", "solution", "expert", "advice"]

@@ -1,4 +1,4 @@
-"""The gateway, whatever it is spoken to by: its limits, sessions on workers, and what becomes of calls."""
+"""The gateway, whatever the protocol: its limits, sessions on workers, and what becomes of calls."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Gateway:
     """Answers calls.
 
     Args:
-        sessions: where sessions are kept, where other routes keep theirs there too; ``None``: a
+        sessions: where sessions are kept, if other routes keep theirs there too; ``None``: a
             store of its own, with these limits.
         fleet: where environments run; ``None``: in processes of their own, with these limits.
     """
@@ -99,7 +99,7 @@ class Gateway:
         fleet: Fleet | LocalFleet | None = None,
     ) -> None:
         self.offer, self.limits = offer, limits
-        if sessions is None:  # an empty store is false
+        if sessions is None:  # an empty store is falsy
             sessions = SessionStore(
                 limits.session_seconds, limits.sessions, limits.sessions_per_client
             )
@@ -129,7 +129,7 @@ class Gateway:
         await self.fleet.close()
 
     def drain(self) -> None:
-        """From now on no session is opened; those that there are go on."""
+        """Opens no session from now on; existing ones go on."""
         self.draining = True
 
     async def _sweep(self) -> None:
@@ -336,7 +336,7 @@ class Gateway:
         return await self._bring_back(session) if replay and session.journal else None
 
     async def _bring_back(self, session: EnvSession) -> Result | None:
-        """Plays the session's episode again in its new environment; what comes must be the same."""
+        """Plays the session's episode again in its new environment; the result must be the same."""
         assert session.worker is not None
         if not session.can_be_replayed:
             session.end()
@@ -379,7 +379,7 @@ def _no_episode(session: EnvSession) -> Result | None:
 
 
 def _leaves_something(question: dict[str, Any], result: Result) -> bool:
-    """Says if the episode depends on a question that was asked: by an expert, or by the generator."""
+    """Says if the episode depends on a question that was asked, through an expert or the generator."""
     if question["what"] in ("expert", "advice") or "rng" in question:
         return True
     return result.status == OK and "rng" in json.loads(result.body)

@@ -1,4 +1,4 @@
-"""A session of the gateway: one environment of one client, and what makes its episode again."""
+"""A session of the gateway: one environment of one client, and what recreates its episode."""
 
 from __future__ import annotations
 

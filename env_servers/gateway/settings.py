@@ -35,7 +35,7 @@ _LARGEST = 1_000_000
 
 
 class NotOfferedError(ProblemError):
-    """This gateway does not offer what was asked for; the message states what it does."""
+    """This gateway does not offer what was asked for; the message states what it does offer."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(422, detail, exception="ValueError")
@@ -95,7 +95,7 @@ def offer_of(
 
     Args:
         envs: names of environments; none: all that are registered.
-        allowed: settings that clients may choose beside the safe ones.
+        allowed: settings that clients may choose besides the safe ones.
         fixed: ``ENV:KEY=VALUE``, settings that the server chooses.
     """
     from paw_gym.registration import text_env_ids
@@ -111,7 +111,7 @@ def offer_of(
 
 
 def tokens_of(token: str | None, path: Path | None) -> list[str]:
-    """The tokens that let clients in: the one given, and those of a file, one a line."""
+    """The tokens that let clients in: the one given, and those of a file, one per line."""
     tokens = [] if token is None else [token]
     if path is not None:
         lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())

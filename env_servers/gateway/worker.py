@@ -129,7 +129,7 @@ class Hosted:
         """Answers a question.
 
         Raises:
-            Exception: whatever came of it. The episode is as before; an expert may have gone on.
+            Exception: whatever came of it. The episode is as before; an expert may have advanced.
         """
         env, text = self.text_env, call.get("text", "")
         answers: dict[str, Callable[[], Any]] = {
@@ -158,7 +158,7 @@ class Hosted:
         answer: dict[str, Any] = {}
         for entry in call["journal"]:
             if "what" in entry:
-                with suppress(Exception):  # as it was refused when it was asked
+                with suppress(Exception):  # it may be refused, as when it was first asked
                     self.with_generator(self.ask, entry)
             else:
                 answer = self.with_generator(self.step if "action" in entry else self.reset, entry)
@@ -180,7 +180,7 @@ class Hosted:
 
 
 def _template_text(name: str) -> str | None:
-    """The content of a template file; a client has the built-in ones."""
+    """The content of a template file; ``None`` for a built-in one, which clients have."""
     if name in builtin_templates():
         return None
     with open(name, encoding="utf-8") as file:
@@ -221,7 +221,7 @@ class Host:
         if hosted is not None:
             try:
                 hosted.env.close()
-            except Exception:  # it is on its way out
+            except Exception:  # it is not needed any more
                 return
 
     # --- without a session ---------------------------------------------------------------------------
@@ -288,7 +288,7 @@ def _make(call: dict[str, Any]) -> Hosted:
 
 
 def serve(connection: Connection, host: Host) -> None:
-    """Answers calls until the other end is closed; an empty message says that it begins with some."""
+    """Answers calls until the other end is closed; an empty message says that it begins with new ones."""
     connection.send_bytes(b"")
     with suppress(EOFError):
         while calls := json.loads(connection.recv_bytes()):

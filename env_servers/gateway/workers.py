@@ -39,7 +39,7 @@ class EnvironmentDiedError(Exception):
 
 
 class WorkerGoneError(Exception):
-    """The worker died of another's call before it answered this one, which may be asked again."""
+    """The worker died because of another call before it answered this one, which may be asked again."""
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Worker:
 
     Args:
         on_gone: called once when the process is gone.
-        modules: imported in the process: those that register environments.
+        modules: those that register environments; imported in the process.
         memory_mb: its address space; 0: no limit.
     """
 
@@ -91,7 +91,7 @@ class Worker:
             )
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._connection.fileno(), self._receive)
-        os.set_blocking(self._connection.fileno(), True)  # uvloop has made it otherwise
+        os.set_blocking(self._connection.fileno(), True)  # uvloop has made it non-blocking
 
     @property
     def pending(self) -> int:
@@ -107,7 +107,7 @@ class Worker:
         if self.gone:
             answer.set_exception(WorkerGoneError())
             return answer
-        if not self._waiting:  # those of one request leave together
+        if not self._waiting:  # the calls of one request are sent together
             self._loop.call_soon(self._send)
         self._waiting.append(_Call(body, seconds, answer))
         return answer
@@ -183,7 +183,7 @@ class Worker:
 
 
 class Fleet:
-    """So many workers at a time; one that dies is replaced."""
+    """A fixed number of workers; one that dies is replaced."""
 
     def __init__(self, size: int, modules: Sequence[str] = (), memory_mb: int = 0) -> None:
         self._size, self._modules, self._memory_mb = size, list(modules), memory_mb
@@ -286,10 +286,10 @@ class LocalFleet:
         self._worker = LocalWorker()
 
     async def start(self) -> None:
-        """Nothing is to be started."""
+        """Does nothing: there is no process to start."""
 
     async def place(self) -> LocalWorker:
         return self._worker
 
     async def close(self) -> None:
-        """Nothing is to be ended."""
+        """Does nothing: there is no process to end."""

@@ -74,7 +74,7 @@ class TypedRequest(BaseModel):
 
 
 class PlainResults(BaseModel):
-    """For each query its passages; each with its score beside it if that was asked for."""
+    """The passages of each query; each has its score beside it if that was asked for."""
 
     result: list[list[dict[str, Any]]]
 
@@ -107,7 +107,7 @@ def create_app(
     Args:
         limits: what one request may ask for; ``None``: the defaults.
         token: what clients must show; ``None``: nothing.
-        hosts: names beside this machine's own that the server is reached by.
+        hosts: names by which the server is reached, besides this machine's own.
         default_top_k: passages for a Search-R1 request that does not say how many.
     """
     limits, metrics = limits or Limits(), Metrics()
@@ -199,7 +199,7 @@ def create_app(
         """The server's state."""
         return {"status": "ok", "version": paw_gym.__version__, "pending": batcher.pending}
 
-    # a byte a character; the mean of a batch's queries is far below the longest one
+    # one byte per character; a batch's queries are on average far shorter than the longest
     max_body = max(MAX_BODY, limits.max_queries * (limits.max_query_chars + 100))
     return Gate(app, metrics, token, hosts=hosts, max_body=max_body)
 

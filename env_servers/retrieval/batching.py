@@ -1,6 +1,6 @@
 """Many requests at once become few calls of the retriever.
 
-Nothing waits while a thread is free; what comes in meanwhile is answered together. So a lone request
+Nothing waits while a thread is free; what arrives while all are busy is answered together. So a lone request
 pays nothing, and under load the batches grow by themselves.
 """
 
@@ -76,7 +76,7 @@ class Batcher:
         self._workers = [asyncio.create_task(self._work()) for _ in range(self._threads)]
 
     async def close(self) -> None:
-        """Stops; requests that still wait are cancelled, and a search that goes on is left behind."""
+        """Stops; requests that still wait are cancelled, and a search that still runs is abandoned."""
         for worker in self._workers:
             worker.cancel()
         for worker in self._workers:

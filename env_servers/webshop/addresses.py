@@ -40,7 +40,7 @@ def visit_of_results(query: str, number: int) -> Visit:
 def visit_of_item(
     shop: Shop, asin: str, sub_page: str, fields: Mapping[str, str] | Sequence[tuple[str, str]]
 ) -> Visit:
-    """The visit of an address of a product; an address that no click leads to is answered with 404."""
+    """The visit that a product's address names; an address that no click leads to is answered with 404."""
     pairs = list(fields.items()) if isinstance(fields, Mapping) else list(fields)
     given = dict(pairs)
     if asin not in shop.catalogue:

@@ -36,9 +36,9 @@ def create_app(
         settings: what the shop is made of; ``None``: the generated products.
         sessions: where sessions are kept; ``None``: a store with the default limits.
         token: what clients must show; ``None``: nothing.
-        hosts: names beside this machine's own that the server is reached by.
+        hosts: names by which the server is reached, besides this machine's own.
     """
-    # an empty store is false
+    # an empty store is falsy
     store = Store(settings or ShopSettings(), SessionStore() if sessions is None else sessions)
     site, metrics, gateway = Site(store), Metrics(), _gateway(store)
     held = Gauge("webshop_sessions", "Sessions now.", registry=metrics.registry)
@@ -72,7 +72,7 @@ def create_app(
 def _gateway(store: Store) -> Gateway:
     """The gateway for ``WebShop-v0(server=URL)`` and for programs without an environment, in this process.
 
-    They share the shop's data and its limits of sessions with the site. No workers of their own: an
+    They share the shop's data and its limits of sessions with the site. There are no separate workers: an
     action takes less time than the way to another process and back (docs/servers.md has the figures).
     """
     offer = Offer(

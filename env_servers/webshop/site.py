@@ -180,7 +180,7 @@ def site_routes(site: Site) -> APIRouter:
 
     @router.post("/shop/{session_id}/leave")
     async def leave(session_id: SiteSession, request: Request) -> Response:
-        with suppress(UnknownSessionError):  # who has left already is as welcome
+        with suppress(UnknownSessionError):  # a visitor who has already left is fine
             store.sessions.remove(store.visitor(session_id, request))
         return RedirectResponse("/", 303)
 

@@ -37,7 +37,7 @@ class Store:
     def __post_init__(self) -> None:
         opened = {split: open_shop(self.settings, split) for split in SPLITS}
         self.shop = next(iter(opened.values()))[0]
-        # kept: a file that is changed later would give tasks of another shop
+        # kept, because a file that is changed later would give tasks of another shop
         self._tasks = {split: tasks for split, (_, tasks) in opened.items()}
 
     def tasks(self, split: str) -> TaskSet:

@@ -1,4 +1,4 @@
-"""Gymnasium: an environment with discrete actions as one of ours, by a function that describes what it shows.
+"""Gymnasium: an environment with discrete actions as one of ours, with a function that describes its view.
 
 from paw_gym.adapters.gymnasium import FromGymnasium
 
@@ -26,12 +26,12 @@ from paw_gym.replayed import ReplayedEnv
 class FromGymnasium(ReplayedEnv):
     """An environment of Gymnasium with discrete actions, as text.
 
-    Saving and restoring takes the episode's actions again, so it is exact where the environment depends on
-    the seed of its reset and on its actions. To register it under an id, make a subclass whose constructor
+    Saving and restoring takes the episode's actions again, so it is exact if the environment depends only on
+    the seed of its reset and its actions. To register it under an id, make a subclass whose constructor
     calls this one.
 
     An environment with a table of transitions (``P``) and the number of its state (``s``), as Gymnasium's toy
-    worlds have them, comes with an expert: the policy of the greatest expected reward.
+    worlds have them, comes with an expert: the policy with the greatest expected reward.
 
     Args:
         describe: ``describe(env, observation)``, the text that the agent sees; ``env`` is unwrapped.
@@ -43,8 +43,8 @@ class FromGymnasium(ReplayedEnv):
         env_kwargs: arguments of the environment; a part of the tasks' ids.
 
     Raises:
-        ValueError: the action space is not discrete, the names are not one for each action, or an argument
-            is known only by where it lies in memory.
+        ValueError: the action space is not discrete, there is not one name for each action, or an argument
+            is known only by its address in memory.
     """
 
     agent = AgentDefaults(template="generic", history_length=2)
@@ -67,7 +67,7 @@ class FromGymnasium(ReplayedEnv):
         self._inner: Any = gym.make(env, disable_env_checker=True, **env_kwargs).unwrapped
         self._names, self._first = list(actions), _first_action(env, self._inner, actions)
         self._describe, self._possible, self._succeeded = describe, possible, succeeded
-        table = getattr(self._inner, "P", None)  # of other environments it may be anything
+        table = getattr(self._inner, "P", None)  # in other environments it may be anything
         self._transitions = TransitionTable(table) if isinstance(table, Mapping) else None
         self._total = 0.0
         named = "".join(f",{k}={_shown(env, k, env_kwargs[k])}" for k in sorted(env_kwargs))
@@ -114,10 +114,10 @@ class FromGymnasium(ReplayedEnv):
         return self._names[self._require_table().best(int(self._inner.s))]
 
     def reference_solution(self) -> list[str]:
-        """Actions that succeed, found by looking ahead at what will be sampled: a proof, no example.
+        """Actions that succeed, found by looking ahead at what will be sampled: a proof, not an example.
 
-        That is what Gymnasium's toy worlds sample, one number a step. Where another does otherwise, what the
-        expert will do; empty where that fails, too.
+        It assumes one number a step, as Gymnasium's toy worlds sample. If another environment does otherwise,
+        it gives what the expert will do; empty if that fails, too.
         """
         self.catch_up()
         table, left = self._require_table(), self.max_steps - self._steps

@@ -4,7 +4,7 @@
 
     app = create_openenv_app("paw_gym/ALFWorld-v0", split="train")   # uvicorn module:app
 
-Interface as of openenv 0.10 (and openenv-core 0.3): one session a WebSocket, with the messages
+Interface as of openenv 0.10 (and openenv-core 0.3): one session per WebSocket, with the messages
 ``reset``, ``step`` and ``state``; an action is the object ``{"message": response}`` here.
 """
 
@@ -41,7 +41,7 @@ class OpenEnvEnvironment(Environment):
 
     Args:
         bare: take bare actions and give bare observations, rather than prompts and raw responses.
-        env_kwargs: settings of ``make_agent_env``; those of the environment included.
+        env_kwargs: settings of ``make_agent_env``, including those of the environment.
     """
 
     SUPPORTS_CONCURRENT_SESSIONS = True
@@ -122,7 +122,7 @@ def create_openenv_app(
     put a proxy in front that asks for one.
 
     Args:
-        env_kwargs: settings of ``make_agent_env``; those of the environment included.
+        env_kwargs: settings of ``make_agent_env``, including those of the environment.
     """
     return create_fastapi_app(
         lambda: OpenEnvEnvironment(env_id, bare, **env_kwargs),

@@ -31,9 +31,9 @@ class SkyRLTextEnv(BaseTextEnv):
 
     Args:
         env_config: what SkyRL passes of its configuration; not used.
-        extras: of the data set's row: ``task_id`` or ``task_index``, ``seed``, ``max_turns``; nulls count as
-            left out.
-        env_kwargs: settings of ``make_agent_env``; those of the environment included.
+        extras: from the data set's row: ``task_id`` or ``task_index``, ``seed``, ``max_turns``; nulls count
+            as left out.
+        env_kwargs: settings of ``make_agent_env``, including those of the environment.
     """
 
     def __init__(

@@ -33,7 +33,7 @@ class ToolEnvironment:
     """One episode at a time of an environment, as ``GRPOTrainer`` uses it. Public methods are tools.
 
     Args:
-        agent_kwargs: settings of ``make_agent_env``, those of the environment included.
+        agent_kwargs: settings of ``make_agent_env``, including those of the environment.
     """
 
     def __init__(self, env_id: str, agent_kwargs: dict[str, Any]) -> None:
@@ -49,7 +49,7 @@ class ToolEnvironment:
 
         Args:
             task_id: the task; ``None``: the environment chooses one by the seed.
-            env_seed: of the episode; ``None``, as a data set fills rows that lack the column: 0.
+            env_seed: that of the episode; ``None``, with which a data set fills missing columns, is 0.
 
         Raises:
             KeyError: there is no such task.
@@ -105,7 +105,7 @@ def environment_factory(env_id: str, **agent_kwargs: Any) -> Callable[[], ToolEn
     """The argument ``environment_factory`` of ``GRPOTrainer``.
 
     Args:
-        agent_kwargs: settings of ``make_agent_env``, those of the environment included.
+        agent_kwargs: settings of ``make_agent_env``, including those of the environment.
     """
     return functools.partial(ToolEnvironment, env_id, agent_kwargs)
 
@@ -122,10 +122,10 @@ def task_rows(
     Args:
         style: ``tools`` for ``environment_factory``, which fills the prompt when an episode starts;
             ``text`` for ``TextRollouts``, which finds the task by the prompt.
-        tasks: ids, or the first so many, at least 1; ``None``: all.
-        seed: of every episode by tools, so that the episodes of a group start the same. TRL shows a
-            ``rollout_func`` the prompts alone: ``TextRollouts`` takes a seed of its own.
-        agent_kwargs: settings of ``make_agent_env``, those of the environment included.
+        tasks: ids, or N for the first N, at least 1; ``None``: all.
+        seed: that of every episode with tools, so that the episodes of a group start the same. TRL shows
+            a ``rollout_func`` only the prompts: ``TextRollouts`` takes a seed of its own.
+        agent_kwargs: settings of ``make_agent_env``, including those of the environment.
 
     Raises:
         ValueError: there is no such style, a task does not exist, or ``tasks`` is below 1.

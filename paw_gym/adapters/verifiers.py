@@ -30,9 +30,9 @@ class PawTasksetConfig(vf.TasksetConfig):
     env_id: str = "paw_gym/ALFWorld-v0"
     """a registered id"""
     env_kwargs: dict[str, Any] = {}
-    """settings of ``make_agent_env``; those of the environment included"""
+    """settings of ``make_agent_env``, including those of the environment"""
     tasks: int | None = None
-    """the first so many; ``None``: all"""
+    """use the first N; ``None``: all"""
     seed: int = 0
     """seeds every episode"""
 
@@ -89,7 +89,7 @@ class PawEnv(vf.Env[PawEnvConfig]):
 
     async def run(self, task: PawTask, agents: Any) -> None:
         data = task.data
-        # an environment may compute for a while: other episodes go on meanwhile
+        # an environment may compute for a while: other episodes go on in the meantime
         agent: AgentInterface = await asyncio.to_thread(
             make_agent_env, data.env_id, **{"mode": "conversation", **data.env_kwargs}
         )

@@ -34,18 +34,18 @@ class EnvironmentManager:
     """Groups x episodes of a registered environment.
 
     The task and the seed of every episode follow from ``seed`` alone: neither the order of files nor the
-    number of processes has a part in them. Rewards carry no penalty for invalid actions unless
+    number of processes affects them. Rewards carry no penalty for invalid actions unless
     ``invalid_penalty`` is given, because verl-agent subtracts its own (``use_invalid_action_penalty``).
 
     Args:
         group_size: episodes of each task, next to each other (``env.rollout.n``).
-        seed: of the choice of tasks and of the environments.
+        seed: for the choice of tasks and for the environments.
         task_ids: tasks to go through in order, for validation; ``None`` samples them at each ``reset``.
-        agent_kwargs: settings of ``make_agent_env``, those of the environment included.
+        agent_kwargs: settings of ``make_agent_env``, including those of the environment.
 
     Raises:
         ValueError: a size below 1, no task at all, or an argument that the environment does not take.
-        KeyError: there is no task of an id.
+        KeyError: there is no task with such an id.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class EnvironmentManager:
         Raises:
             ValueError: the rows of a group name several tasks, some rows name none, or their number does not
                 fit.
-            KeyError: there is no task of an id.
+            KeyError: there is no task with such an id.
             RuntimeError: an environment raised; names the task.
         """
         self._slots = list(self._pool.reset(self._chosen(kwargs)))

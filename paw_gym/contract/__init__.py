@@ -1,4 +1,4 @@
-"""The contract suite, which every text environment must pass: for ``paw check``, and for its own tests.
+"""The contract suite that every text environment must pass: for ``paw check`` and an environment's own tests.
 
 In a test::
 
@@ -58,7 +58,7 @@ def check_text_env(
         tasks: how many tasks to sample, or the ids to use.
         seed: seeds the sample and all play.
         only: names of the checks to run (``CHECKS``); ``None``: all of them.
-        time_limit: seconds that a check may take, in a subprocess that is ended then. ``None``: no
+        time_limit: seconds that a check may take; then its subprocess is ended. ``None``: no
             limit, and the checks run in this process, where a debugger reaches them.
         env_kwargs: arguments of the environment.
 
@@ -82,7 +82,7 @@ def iter_checks(
     time_limit: float | None = TIME_LIMIT,
     **env_kwargs: Any,
 ) -> Iterator[CheckResult]:
-    """``check_text_env`` one result at a time, for those who show progress. Bad arguments raise at once."""
+    """``check_text_env`` one result at a time, for callers showing progress. Bad arguments raise at once."""
     chosen = list(CHECKS if only is None else only)
     for name in chosen:
         if name not in CHECKS:

@@ -65,7 +65,7 @@ def _check_info(info: dict[str, Any], task_id: str, where: str) -> None:
 
 
 def admissible_actions(subject: Subject) -> str:
-    """Every action that is listed as admissible is accepted (where actions are listed)."""
+    """Every action that is listed as admissible is accepted (if actions are listed)."""
     tried = 0
     for script in subject.scripts:
         env, rng = subject.make(), random.Random(script.seed)
@@ -135,7 +135,7 @@ def transitions(subject: Subject) -> str:
     count = 0
     for script in subject.scripts:
         agent = subject.agent()
-        # white space at its ends, or tags inside, do not survive the way through a response
+        # white space around an action, or tags inside it, do not survive the way through a response
         actions = [
             agent.template.read_response(agent.response_for(a)).action for a in script.actions
         ]
@@ -170,7 +170,7 @@ LONGEST = 2000
 
 
 def truncation(subject: Subject) -> str:
-    """An episode that uses up ``max_steps`` is truncated then; earlier only where the outcome says so."""
+    """An episode that uses up ``max_steps`` is truncated then; earlier only if the outcome says so."""
     budget = subject.make().max_steps
     if budget > LONGEST:
         raise CheckSkipped(
@@ -205,7 +205,7 @@ def truncation(subject: Subject) -> str:
 
 
 def step_after_end(subject: Subject) -> str:
-    """``step`` raises before the first reset and after the end, also in a restored end."""
+    """``step`` raises before the first reset and after the end, a restored one included."""
     fresh = subject.make()
     _require_refusal(fresh, "before the first reset")
     for script in subject.scripts:

@@ -12,7 +12,7 @@ from paw_gym.contract.subject import Moment, Subject, choose, start
 
 
 def check_env(subject: Subject) -> str:
-    """Gymnasium's ``check_env`` has nothing to say."""
+    """Gymnasium's ``check_env`` neither fails nor warns."""
     return _check_env(subject.make())
 
 

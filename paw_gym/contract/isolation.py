@@ -1,4 +1,4 @@
-"""The checks in a process of their own: one that does not end is ended, and the program goes on.
+"""The checks in a process of their own: a check that does not end is stopped, and the program goes on.
 
 A thread could not be stopped, and a step that holds Python's lock would stop every other thread too.
 """
@@ -37,7 +37,7 @@ Work = Callable[[], Iterator[CheckResult]]
 def run_isolated(work: Work, names: Sequence[str], limit: float) -> Iterator[CheckResult]:
     """Runs ``work`` in a subprocess and gives its results as they come.
 
-    Where one does not come within the limit, the process and all that it started are ended; that
+    If one does not come within the limit, the process and all that it started are ended; that
     check has failed, and those after it are skipped.
     """
     runner = _Runner(work, limit)
@@ -90,7 +90,7 @@ class _Runner:
         methods = multiprocessing.get_all_start_methods()
         context: Any = multiprocessing.get_context("fork" if "fork" in methods else "spawn")
         self._answers, theirs = context.Pipe(duplex=False)
-        # a daemon: should nobody end it before, the end of this program does
+        # a daemon: it ends with this program, if nobody ends it before
         arguments = (theirs, work, limit, self._dump)
         self._process = context.Process(target=_serve, args=arguments, daemon=True)
         with warnings.catch_warnings():
@@ -113,7 +113,7 @@ class _Runner:
         )
 
     def _ends_late(self) -> bool:
-        """Waits until it has written down where it is; whether it has ended instead."""
+        """Waits until it has written down where it is; says if it has ended instead."""
         for _ in range(int(_LATE / 0.05)):
             if self._answers.poll(0.05):
                 return True
@@ -163,7 +163,7 @@ def _serve(answers: Connection, work: Work, limit: float, dump: Path) -> None:
     multiprocessing.current_process().daemon = False  # vector environments start processes
     if hasattr(os, "setsid"):
         os.setsid()  # a group of its own, which ends as a whole
-    # where it has to be ended, Python's clean-up of shared memory need not complain
+    # if it has to be ended, Python's clean-up of shared memory need not complain
     os.environ["PYTHONWARNINGS"] = "ignore::UserWarning:multiprocessing.resource_tracker"
     with open(dump, "w", encoding="utf-8") as file:
         faulthandler.dump_traceback_later(limit, file=file)

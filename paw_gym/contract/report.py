@@ -62,7 +62,7 @@ class ContractReport:
 
 
 def count_results(results: list[CheckResult]) -> str:
-    """``23 passed, 1 skipped``: how many of each, those that there are."""
+    """``23 passed, 1 skipped``: how many of each status that occurs."""
     by_status = {s: sum(r.status == s for r in results) for s in ("failed", "passed", "skipped")}
     return ", ".join(f"{count} {status}" for status, count in by_status.items() if count)
 
@@ -76,9 +76,9 @@ def run_check(
         name: of the check.
         check: the check.
         subject: what it is called with.
-        known: the check that reported it, by wrong field of the environment's own definition, or by
-            exception and line of the environment's code; added to. Another check that stumbles over
-            the same is skipped, not failed.
+        known: for each finding, the check that reported it; new ones are added. A finding is a wrong
+            field of the environment's own definition, or an exception and its line in the environment's
+            code. Another check that stumbles over the same finding is skipped, not failed.
     """
     try:
         return CheckResult(name, "passed", check(subject))

@@ -37,7 +37,7 @@ def determinism(subject: Subject) -> str:
 
 
 def with_other_global_state(call: Callable[[], list[Moment]]) -> list[Moment]:
-    """The moments of ``call`` with Python's and NumPy's global generators elsewhere, which are put back."""
+    """The moments of ``call`` with Python's and NumPy's global generators in another state, then put back."""
     saved = random.getstate(), np.random.get_state()  # noqa: NPY002  (it is what is under test)
     try:
         random.seed(987654321)
@@ -144,7 +144,7 @@ def saved_state_is_frozen(subject: Subject) -> str:
         env = subject.make()
         first = start(env, script.seed, script.task_id)
         state = env.save_state()
-        # where actions are listed, one that is not accepted shows what would be now
+        # if actions are listed, a refused one shows which would be accepted now
         probe = JUNK[2:3] if first.info["admissible_actions"] is not None else ()
         expected = continue_with(env, (*probe, *script.actions))
         for disturbance in subject.scripts:
@@ -157,7 +157,7 @@ def saved_state_is_frozen(subject: Subject) -> str:
 
 
 def copies(subject: Subject) -> str:
-    """``copy.deepcopy`` and ``pickle`` in mid-episode give environments that go on the same."""
+    """``copy.deepcopy`` and ``pickle`` in mid-episode give environments that go on in the same way."""
     ways: dict[str, Callable[[Any], Any]] = {"copy.deepcopy": copy.deepcopy}
     # what a test makes by hand may hold local functions and classes, which pickle cannot find
     cls = type(subject.make())

@@ -146,7 +146,7 @@ def require_positive(tasks: int) -> None:
 
 
 def choose(rng: random.Random, admissible: Sequence[str] | None) -> str:
-    """A random action: mostly an admissible one where they are listed, now and then junk."""
+    """A random action: mostly an admissible one if they are listed, now and then junk."""
     if not admissible or rng.random() < 0.15:
         return rng.choice(JUNK)
     return rng.choice(list(admissible))
@@ -176,7 +176,7 @@ def replay(env: Any, script: Script) -> list[Moment]:
 
 
 def require_same(left: Sequence[Moment], right: Sequence[Moment], where: str) -> None:
-    """Raises ``ContractViolation`` that names the first difference of two traces."""
+    """Raises ``ContractViolation`` that names the first difference between two traces."""
     for number, (a, b) in enumerate(zip(left, right, strict=False)):
         for name in Moment._fields[:-1]:
             if getattr(a, name) != getattr(b, name):

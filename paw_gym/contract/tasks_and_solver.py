@@ -100,7 +100,7 @@ def reference_solver(subject: Subject) -> str:
             if problem and not _is_stochastic(subject, seed, task_id):
                 raise ContractViolation(problem)
         if own or problem:
-            # where chance decides, a sound expert may lose: it is given other luck
+            # if chance decides, a sound expert may lose: it is tried with other seeds
             seeds = range(seed, seed + (_ATTEMPTS if problem else 1))
             found = next((n for s in seeds if (n := _expert_steps(subject, s, task_id))), 0)
             require(
@@ -115,7 +115,7 @@ def reference_solver(subject: Subject) -> str:
 
 
 def _played_through(subject: Subject, seed: int, task_id: str) -> tuple[int, str]:
-    """Steps to success with the reference solution as it is at the start, and why it is none (or "")."""
+    """Steps to success with the reference solution as it is at the start, and why it fails (or "")."""
     env = subject.make()
     start(env, seed, task_id)
     actions = list(env.reference_solution())

@@ -47,7 +47,7 @@ def download_dataset(
 
     The folder appears when everything in it is there and checked, not before. A download that was
     interrupted is resumed. A folder that already holds the data set is left as it is. A file whose
-    checksum the manifest does not know has to be the one that came first, if ``dest`` records it.
+    checksum the manifest does not know has to equal the first one fetched, if ``dest`` records that.
 
     Args:
         dest: the folder to make; ``None``: ``default_folder``.
@@ -56,7 +56,7 @@ def download_dataset(
         keep_archives: leave the archives beside the folder.
 
     Raises:
-        DownloadError: a file cannot be had, is damaged, or does not fit on the disk.
+        DownloadError: a file cannot be obtained, is damaged, or does not fit on the disk.
         FileExistsError: ``dest`` holds something else.
     """
     dest = user_path(dest or default_folder(manifest.name)).absolute()
@@ -126,7 +126,7 @@ def _local(file: DataFile, folder: Path) -> tuple[DataFile, Path, str]:
 
 
 def _require_recorded(path: Path, name: str, dest: Path) -> None:
-    """Trust on first use, for a file of which nobody knows the checksum."""
+    """Trust on first use, for a file whose checksum nobody knows."""
     try:
         archives = (read_receipt(dest) or {"archives": []})["archives"]
     except ValueError:  # damaged: it records nothing
@@ -225,7 +225,7 @@ def read_receipt(folder: Path) -> dict[str, Any] | None:
 def verify_dataset(
     folder: Path, *, quick: bool = False, progress: Progress = _no_progress
 ) -> list[str]:
-    """Compares a data folder with its receipt; returns what is wrong, a line each."""
+    """Compares a data folder with its receipt; returns what is wrong, one line each."""
     receipt = read_receipt(folder)
     if receipt is None:
         raise FileNotFoundError(

@@ -29,11 +29,11 @@ _RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
 
 
 class DownloadError(ValueError):
-    """A file could not be had whole; the message says from where, why, and what to do."""
+    """A file could not be fetched whole; the message says from where, why, and what to do."""
 
 
 class _Interrupted(Exception):
-    """The connection ended early; what came is kept."""
+    """The connection ended early; what has arrived is kept."""
 
 
 def fetch(
@@ -45,13 +45,13 @@ def fetch(
     """Downloads ``file`` to ``folder / file.name`` and returns the address it came from.
 
     What has arrived lies in ``<name>.part`` until it is whole and its checksum fits, so a second
-    call goes on where the first stopped: if the server still has the same file (``If-Range``).
+    call goes on where the first stopped, if the server still has the same file (``If-Range``).
 
     Args:
-        reserve: called with the bytes that are still to come; raises where the disk is too small.
+        reserve: called with the bytes that are still to come; raises if the disk is too small.
 
     Raises:
-        DownloadError: no address gave the file whole.
+        DownloadError: no address gave the whole file.
     """
     reasons = []
     for url in file.urls:

@@ -70,7 +70,7 @@ class Manifest:
         return cls(name=name, files=tuple(files), **data)
 
     def with_mirror(self, mirror: str) -> Manifest:
-        """The same files, served side by side below another address; only that is asked."""
+        """The same files, served side by side below another address; only that address is asked."""
         base = mirror.rstrip("/")
         return replace(
             self, files=tuple(replace(f, urls=(f"{base}/{f.name}",)) for f in self.files)

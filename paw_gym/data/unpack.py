@@ -33,7 +33,7 @@ def unpack_zip(
 
     Raises:
         DownloadError: it is damaged, encrypted or far larger than it looks, or holds a path that leads
-            out of the folder, or twice the same; nothing was extracted then, unless it is damaged.
+            out of the folder, or the same path twice; nothing was extracted unless it is damaged.
     """
     try:
         with zipfile.ZipFile(archive) as source:
@@ -51,7 +51,7 @@ def unpack_zip(
         raise DownloadError(f"{archive.name} is damaged: {error}.") from error
 
 
-# of Python's zipfile: also for what an archive's own fields can make it do
+# errors of Python's zipfile, also those that an archive's own fields can cause
 _DAMAGE = (
     zipfile.BadZipFile,
     zlib.error,

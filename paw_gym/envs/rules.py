@@ -1,7 +1,7 @@
 """Rules: rooms and made-up verbs, whose effects can only be learned by acting.
 
-Nothing in the text tells what a verb does. The same rules hold in all tasks of a world, so what one task
-shows about them is worth something in every other.
+Nothing in the text says what a verb does. The same rules hold in all tasks of a world, so what one task
+shows about them is useful in every other.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from paw_gym.generated import require_count, require_in, shared_sets
 from paw_gym.internals.naming import require_choice
 
 GENERATOR = 1
-"""grows when the same arguments give other worlds"""
+"""raised when the same arguments give other worlds"""
 ROOMS = (
     *("attic", "barn", "cellar", "chapel", "court", "crypt", "den", "foyer", "gallery", "garden"),
     *("hall", "kiln", "larder", "library", "loft", "mill", "pantry", "porch", "stable", "tower"),
@@ -25,7 +25,7 @@ ROOMS = (
 VERBS = ("blick", "dax", "fep", "wug")
 LAMPS = ("amber", "blue", "green", "red", "violet", "white")
 GOALS = 4
-"""rooms that tasks ask for: those with most rooms far away from them"""
+"""rooms that tasks ask for: those with the most rooms far away from them"""
 DISTANCE = 6
 """fewest verbs between a task's start and its goal"""
 _SHORTCUTS = 0.5
@@ -36,7 +36,7 @@ SPLITS = {"train": (0, 2), "valid": (2, 3), "test": (3, 4)}
 
 @dataclass(frozen=True)
 class World:
-    """The rules: where each verb leads from each room; a verb that is not there leads nowhere."""
+    """The rules: where each verb leads from each room; a verb that is missing leads nowhere."""
 
     ways: Mapping[str, Mapping[str, str]]
 
@@ -49,7 +49,7 @@ class World:
         return steps
 
     def path(self, room: str, goal: str) -> list[str]:
-        """The verbs of a shortest way."""
+        """The verbs of a shortest path."""
         steps, verbs = self.steps_to(goal), []
         while room != goal:
             verb, room = min(self.ways[room].items(), key=lambda way: steps[way[1]])
@@ -58,7 +58,7 @@ class World:
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
-        """(start, goal) of all tasks, far apart, in an order without meaning."""
+        """(start, goal) of all tasks, far apart, in an arbitrary order."""
         far = {
             goal: [room for room, n in self.steps_to(goal).items() if n >= DISTANCE]
             for goal in ROOMS
@@ -70,7 +70,7 @@ class World:
 
 @lru_cache(maxsize=1024)
 def make_world(number: int) -> World:
-    """A world by its number: a round through all rooms, and shortcuts from half of them."""
+    """A world by its number: a loop through all rooms, and shortcuts from half of them."""
     rng = random.Random(f"rules-{GENERATOR}/{number}")
     order = rng.sample(ROOMS, len(ROOMS))
     ways = {room: {rng.choice(VERBS): order[i - 1]} for i, room in enumerate(order)}
@@ -109,7 +109,7 @@ class RulesEnv(TextEnv):
     ``blick``, ``dax``, ``fep``, ``wug``; all four are always possible, and none is ever refused.
 
     ## Observation Space
-    The room, and the colour of a lamp, which is chance and means nothing: tokens that nobody can predict.
+    The room, and the colour of a lamp, which is random and means nothing: tokens that nobody can predict.
 
     ## Rewards
     1 in the goal room, else 0. Behind ``AgentInterface``: 10 on success, -0.1 for a response without a verb.
@@ -123,8 +123,8 @@ class RulesEnv(TextEnv):
 
     ## Arguments
     ``split``: ``train`` has half of a world's pairs of start and goal, ``valid`` and ``test`` a quarter each.
-    ``world``: the number of the rules. ``worlds``: from how many worlds the tasks are, from ``world`` on;
-    with more than one, rules hold in a part of the tasks only. ``num_tasks``: at most so many.
+    ``world``: the number of the rules. ``worlds``: how many worlds the tasks come from, from ``world`` on;
+    with more than one, rules hold in only some of the tasks. ``num_tasks``: at most that many.
 
     ## Version History
     v0: first version.
@@ -173,9 +173,9 @@ class RulesEnv(TextEnv):
         )
 
     def reference_solution(self) -> list[str]:
-        """The verbs of a shortest way."""
+        """The verbs of a shortest path."""
         return self.world.path(self.state, self.task.data[2])
 
     def expert(self) -> Callable[[], str]:
-        """Takes a shortest way, wherever it stands: it knows the rules."""
+        """Takes a shortest path, wherever it stands: it knows the rules."""
         return lambda: self.reference_solution()[0]

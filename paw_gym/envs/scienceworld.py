@@ -26,13 +26,13 @@ SIMPLIFICATIONS = (
 )
 """names for ``simplifications``; ``easy``: those of them that the engine thinks fit for a task"""
 _REFUSALS = ("No known action matches", "Unknown action.", "ERROR:")
-"""how the engine's answer to a text begins that is no action"""
+"""how the engine's answer to a text that is not an action begins"""
 _ALWAYS = re.compile(r"\d+$|teleport ")
 """actions that need nothing within reach: the answer to a question, and a simplification's action"""
 _LONGEST = 200
-"""characters of an action; longer ones are no commands of any task"""
+"""most characters of an action; no task has longer commands"""
 _ONE_ORDER = ("-XX:+UnlockExperimentalVMOptions", "-XX:hashCode=2")
-"""gives every object the same identity hash: else what a room holds is listed in another order each time"""
+"""gives every object the same identity hash: else a room's contents are listed in a new order each time"""
 _working, _reading = Lock(), Lock()
 
 
@@ -40,8 +40,8 @@ class Engine:
     """One game of the engine; it shares the process's virtual machine with the others.
 
     The engine has one random generator, one counter of objects and one list of simplifications for the whole
-    machine. Here each game has its own, which are put in place while it is at work, so that a game goes the
-    same whatever others do.
+    machine. Here each game has its own, which are put in place while it is at work, so that a game runs the
+    same whatever the others do.
     """
 
     def __init__(self) -> None:
@@ -76,14 +76,14 @@ class Engine:
             return str(self.game.step("look around"))
 
     def step(self, action: str) -> tuple[str, int, bool]:
-        """Takes an action; what the agent sees then, its score (-100 to 100), and whether that is the end."""
+        """Takes an action; returns what the agent sees, its score (-100 to 100), and whether it is over."""
         with self._at_work(self._own):
             observation = str(self.game.step(action))
         points = round(100 * self.game.getScore())
         return observation.strip(), points, points < 0 or bool(self.game.getCompleted())
 
     def valid_actions(self) -> list[str]:
-        """The actions that the engine takes now, with objects filled in: hundreds."""
+        """The actions that the engine accepts now, with objects filled in: hundreds."""
         with self._at_work(self._java.java.util.Random(0)):
             # as one text: a list would cost a round trip for each of its thousands of strings
             listed = json.loads(self.game.getValidActionObjectCombinationsJSON())["validActions"]
@@ -96,7 +96,7 @@ class Engine:
         ]
 
     def variations(self) -> dict[str, dict[str, list[int]]]:
-        """The numbers of the variations, by task and split; of an engine that has loaded nothing yet."""
+        """The numbers of the variations, by task and split; for an engine that has loaded nothing yet."""
         found = {}
         for name in map(str, self.game.getTaskNames()):
             getattr(self.game, "taskStr_$eq")(name)
@@ -171,14 +171,14 @@ class ScienceWorldEnv(ReplayedEnv):
 
     ## Action Space
     A verb and objects in view, such as ``move metal pot to sink``. ``list_actions()`` lists what would be
-    taken now, hundreds; ``info["admissible_actions"]`` is ``None``. What the engine does not understand
+    accepted now (hundreds); ``info["admissible_actions"]`` is ``None``. What the engine does not understand
     is invalid.
 
     ## Observation Space
     The engine's answer.
 
     ## Rewards
-    The change of the engine's score over 100, from -1 for a task that is spoilt to 1 in all on success.
+    The change in the engine's score, divided by 100, from -1 for a spoilt task to 1 in all on success.
     ``info["score"]`` is that score, at least 0.
 
     ## Starting State
@@ -189,7 +189,7 @@ class ScienceWorldEnv(ReplayedEnv):
 
     ## Arguments
     ``split``: ``train``, ``valid`` or ``test``: the engine's own. ``task``: one of the thirty; ``None``: all.
-    ``variations``: at most so many of each task. ``simplifications``: of the engine, such as ``easy``.
+    ``variations``: at most that many of each task. ``simplifications``: the engine's own, such as ``easy``.
 
     ## Version History
     v0: first version.
@@ -237,7 +237,7 @@ class ScienceWorldEnv(ReplayedEnv):
         )
 
     def list_actions(self) -> list[str]:
-        """The actions that the engine would take now: asking takes longer than a step."""
+        """The actions that the engine would accept now: asking takes longer than a step."""
         self.catch_up()
         assert self._engine is not None
         return [] if self._last.terminated else sorted(set(self._engine.valid_actions()))

@@ -25,7 +25,7 @@ from paw_gym.internals.naming import require_choice
 
 SIZES, BOXES = range(5, 11), range(1, 4)
 GENERATOR = 1
-"""grows when the generator gives other levels for the same arguments"""
+"""raised when the generator gives other levels for the same arguments"""
 _PULLS = (8, 24)
 """fewest and most boxes pulled when a level is made, once for each box"""
 INSTRUCTION = (
@@ -50,7 +50,7 @@ class Level:
 
     @property
     def moves(self) -> dict[str, int]:
-        """By action, the distance to the next cell."""
+        """The distance to the next cell, by action."""
         return {"up": -self.width, "down": self.width, "left": -1, "right": 1}
 
     def after(self, state: State, move: str) -> State | None:
@@ -83,7 +83,7 @@ class Level:
 def generate_level(split: str, number: int, size: int, boxes: int) -> Level:
     """A level of a split: a room, then boxes pulled away from the goals (so that they can be pushed back).
 
-    Levels belong to the split that the hash of their text says, the same for their rotations and
+    Levels belong to the split that the hash of their text gives, the same for their rotations and
     reflections: no level of one split is in another, whatever the seeds.
     """
     rng = random.Random(f"sokoban {GENERATOR}|{split}|{size}|{boxes}|{number}")
@@ -100,7 +100,7 @@ def generate_level(split: str, number: int, size: int, boxes: int) -> Level:
 
 
 def _needed_cells(boxes: int) -> int:
-    """Floor that a level with so many boxes has at least."""
+    """The fewest floor cells that a level with this many boxes has."""
     return 4 * boxes + 4
 
 
@@ -142,7 +142,7 @@ def _pulled(level: Level, rng: random.Random) -> State:
 
 
 def _canonical(level: Level) -> str:
-    """The first in order of the texts of a level's rotations and reflections."""
+    """The first, in sorted order, of the texts of a level's rotations and reflections."""
     rows = level.text(level.start).split("\n")
     texts = []
     for _ in range(4):
@@ -152,7 +152,7 @@ def _canonical(level: Level) -> str:
 
 
 def solve(level: Level, state: State) -> list[tuple[State, str]] | None:
-    """The shortest way to all boxes on goals, as states and moves; ``None``: there is none.
+    """The shortest way to get all boxes onto goals, as states and moves; ``None``: there is none.
 
     A* (Hart et al. 1968) over the cells of player and boxes. Each box needs at least as many pushes as it
     would alone in the room, which bounds what is left from below.
@@ -186,7 +186,7 @@ def solve(level: Level, state: State) -> list[tuple[State, str]] | None:
 
 
 def _pushes_alone(level: Level) -> dict[int, int]:
-    """By cell, the pushes that bring a single box from there to the nearest goal; dead cells are left out."""
+    """The pushes that bring a single box to the nearest goal, by its cell; dead cells are left out."""
     found = dict.fromkeys(level.goals, 0)
     waiting = deque(sorted(level.goals))
     while waiting:
@@ -250,7 +250,7 @@ class SokobanEnv(TextEnv):
 
     ## Arguments
     ``split``: ``train``, ``valid`` or ``test``, disjoint by the hash of a level (its rotations and
-    reflections included). ``size`` (5 to 10): rows and columns with the walls around. ``boxes`` (1 to 3).
+    reflections included). ``size`` (5 to 10): rows and columns, outer walls included. ``boxes`` (1 to 3).
     Either may be a list: levels of all combinations take turns. ``num_tasks``: size of the split.
 
     ## Version History
@@ -312,11 +312,11 @@ class SokobanEnv(TextEnv):
         self.state = state
 
     def reference_solution(self) -> list[str]:
-        """The shortest solution from here; empty where there is none any more."""
+        """The shortest solution from here; empty if there no longer is one."""
         return [move for _, move in solve(self.task.data, self.state) or []]
 
     def expert(self) -> Callable[[], str]:
-        """The solver, which plans again only where another action led elsewhere."""
+        """The solver, which plans again only if another action has led elsewhere."""
         plan: dict[State, str] = {}
 
         def act() -> str:

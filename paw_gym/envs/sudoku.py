@@ -11,7 +11,7 @@ from paw_gym.core import AgentDefaults, Outcome, Task, TaskSet, TextEnv
 from paw_gym.generated import require_in, sampled_tasks, shared_sets
 
 GENERATOR = 1
-"""grows when the generator gives other puzzles for the same arguments"""
+"""raised when the generator gives other puzzles for the same arguments"""
 BOXES = {4: 2, 9: 3}
 """by size, the rows and columns of a box"""
 GIVENS = {4: range(4, 15), 9: range(28, 76)}
@@ -26,7 +26,7 @@ Grid = tuple[int, ...]
 
 @lru_cache(maxsize=2)
 def peers(size: int) -> tuple[frozenset[int], ...]:
-    """By cell, the other cells of its row, column and box."""
+    """For each cell, the other cells of its row, column and box."""
     side = BOXES[size]
 
     def units(cell: int) -> tuple[int, int, tuple[int, int]]:
@@ -62,7 +62,7 @@ def solutions(grid: Grid, rng: random.Random | None = None) -> Iterator[Grid]:
 
 
 def easiest(grid: Grid) -> tuple[int, list[int]]:
-    """The empty cell with the fewest candidates, and these. There must be an empty cell."""
+    """The empty cell with the fewest candidates, and those candidates. There must be an empty cell."""
     fewest = len(grid), list(range(len(grid)))
     for cell, digit in enumerate(grid):
         if digit:
@@ -76,7 +76,7 @@ def easiest(grid: Grid) -> tuple[int, list[int]]:
 
 
 def generate_puzzle(rng: random.Random, size: int, givens: int) -> Grid:
-    """A puzzle with exactly one solution: a full grid from which digits are taken while that stays so."""
+    """A puzzle with exactly one solution: a full grid from which digits are taken as long as it has one."""
     while True:
         full = grid = next(solutions((0,) * size**2, rng))
         for cell in rng.sample(range(size**2), size**2):
@@ -149,7 +149,7 @@ class SudokuEnv(TextEnv):
     What the action did, and the grid; ``.`` is an empty cell.
 
     ## Rewards
-    1 when the grid is full, which is its solution, else 0. ``info["score"]`` is the share of empty cells
+    1 when the grid is full, and so solved, else 0. ``info["score"]`` is the share of the empty cells
     that hold the digit of the solution. Behind ``AgentInterface``: 10 on success, -0.1 for an invalid
     response.
 

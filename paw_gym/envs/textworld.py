@@ -1,7 +1,7 @@
 """TextWorld as an environment: generated games in the original engine.
 
-The generators iterate over sets, so a game depends on Python's hash seed: each is made in a process of its
-own in which that is fixed (``python -m paw_gym.envs.textworld FOLDER REQUEST``), and kept in the cache by a
+The generators iterate over sets, so a game depends on Python's hash seed: each is made in its own process,
+in which that seed is fixed (``python -m paw_gym.envs.textworld FOLDER REQUEST``), and kept in the cache by a
 hash of what it was made from.
 """
 
@@ -35,7 +35,7 @@ DEFAULTS: Mapping[str, Mapping[str, int]] = {
     "custom": {"rooms": 5, "objects": 8, "quest_length": 4},
 }
 """by kind of game, its settings: those of TextWorld's challenges (``tw-make tw-cooking --help``), or the
-sizes of a game that is no challenge"""
+sizes of a game that is not one of them"""
 
 
 class TextWorldMissingError(ImportError):
@@ -118,7 +118,7 @@ def make(folder: Path, request: Mapping[str, Any]) -> None:
 
 
 GENERATOR = 1
-"""grows when other games come from the same arguments"""
+"""raised when other games come from the same arguments"""
 TASKS = {"train": 1_000, "valid": 200, "test": 200}
 """games of each split; each takes a second or more to make, once, and half a megabyte of the cache"""
 _COMMAND = re.compile(r"[a-z][A-Za-z0-9' -]{0,79}")
@@ -157,14 +157,14 @@ class TextWorldEnv(ReplayedEnv):
     ## Action Space
     Commands such as ``go north``, ``open fridge``, ``take carrot from fridge``.
     ``info["admissible_actions"]`` lists those that make sense now. Another command that begins with one of
-    the game's verbs is given to the game, too, and is invalid; any other text is not.
+    the game's verbs also goes to the game, but is invalid; any other text is invalid and does not.
 
     ## Observation Space
     The text of the game.
 
     ## Rewards
-    The points that the action made, over the points of the game: 1 in all. ``info["score"]`` is the share of
-    points made. Behind ``AgentInterface``: 10 on success, -0.1 for an invalid response.
+    The points that the action earned, divided by those of the game: 1 in all. ``info["score"]`` is the share
+    of points earned. Behind ``AgentInterface``: 10 on success, -0.1 for an invalid response.
 
     ## Starting State
     ``seed`` or ``options`` choose the task, which is a game. The objective is in ``info["instruction"]``.
@@ -177,7 +177,7 @@ class TextWorldEnv(ReplayedEnv):
     of game, such as ``{"level": 15}`` or ``{"recipe": 3, "go": 9}``; with lists, as in ``{"level": [1, 5,
     15]}``, games of all combinations take turns. ``split``: ``train``, ``valid`` or ``test``, disjoint by the
     generator's seeds, and in cooking by foods and their preparations.
-    ``instructions``: ``goal`` names the last step alone, ``steps`` describes the way where the game does so.
+    ``instructions``: ``goal`` names the last step alone, ``steps`` describes the way if the game does so.
     ``num_tasks``: size of the split.
 
     ## Version History
@@ -244,7 +244,7 @@ class TextWorldEnv(ReplayedEnv):
         )
 
     def reference_solution(self) -> list[str]:
-        """TextWorld's winning policy from here; where it tracks none, what remains of its walkthrough."""
+        """TextWorld's winning policy from here; if it tracks none, what remains of its walkthrough."""
         self.catch_up()
         if self._now.won or self._now.lost:
             return []
@@ -273,7 +273,7 @@ def _engine(file: str) -> Any:
         extras=["walkthrough"],
     )
     with warnings.catch_warnings():
-        # that the interpreter knows nothing of a game that was generated here is no news
+        # it is not news that the interpreter does not know a game that was generated here
         warnings.simplefilter("ignore")
         return textworld.start(file, infos)
 

@@ -22,7 +22,7 @@ GAMES = ("cookingworld", "twc", "coin", "mapreader", "arithmetic", "simonsays", 
 FOLDS = {"train": "train", "valid": "dev", "test": "test"}
 """by split, the engine's name for it"""
 _LONGEST = 200
-"""characters of an action; longer ones are no commands of any game"""
+"""most characters of an action; no game has longer commands"""
 _reading = Lock()
 """held by the thread that reads tasks: the engine that does so holds one game"""
 
@@ -57,7 +57,7 @@ def express_tasks(game: str, split: str, params: str, num_tasks: int | None) -> 
             "test": engine.getSeedsTest,
         }
         seeds = list(fold[split]())[:num_tasks]
-        # text that it cannot read as parameters is loaded in silence, and then there is no game
+        # text that it cannot read as parameters is loaded silently, and then there is no game
         first = json.loads(engine.generateNewGameJSON(seeds[0], FOLDS[split], False))
         _require_params(params, not first["observation"].startswith("ERROR:"))
     family = f"{game}{'/' + params.replace(' ', '') if params else ''}/{split}"
@@ -113,13 +113,13 @@ class TextWorldExpressEnv(ReplayedEnv):
     Needs the extra ``jvm``, which brings a Java; nothing else to download.
 
     ## Action Space
-    ``info["admissible_actions"]`` lists every command that the game takes now; anything else is invalid.
+    ``info["admissible_actions"]`` lists every command that the game accepts now; anything else is invalid.
 
     ## Observation Space
     The text of the game.
 
     ## Rewards
-    The change of the game's score, which is 1 on success. ``info["score"]`` is that score. Behind
+    The change in the game's score, which is 1 on success. ``info["score"]`` is that score. Behind
     ``AgentInterface``: 10 on success, -0.1 for an invalid response.
 
     ## Starting State
@@ -131,7 +131,7 @@ class TextWorldExpressEnv(ReplayedEnv):
     ## Arguments
     ``game``: one of the seven. ``split``: ``train``, ``valid`` or ``test``: the engine's own. ``params``: the
     game's parameters in the engine's form, such as ``"numLocations=3, numIngredients=2"``. ``num_tasks``: at
-    most so many of the 1,000 games of a split.
+    most that many of the 1,000 games of a split.
 
     ## Version History
     v0: first version.

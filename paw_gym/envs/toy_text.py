@@ -28,7 +28,7 @@ from paw_gym.internals.tabular import Table, TransitionTable
 GAMES = ("frozen_lake", "taxi", "cliff_walking", "blackjack")
 SIZES = range(4, 11)
 GENERATOR = 1
-"""grows when other tasks come from the same arguments"""
+"""raised when other tasks come from the same arguments"""
 _FROZEN = 0.8
 """share of a lake that is frozen, as in Gymnasium's random maps"""
 _DECK = 48
@@ -81,7 +81,7 @@ class Game(ABC):
 
 @dataclass(eq=False)
 class TabularGame(Game):
-    """A world whose states are numbers, as Gymnasium's table of transitions has it."""
+    """A world whose states are numbers, as in Gymnasium's table of transitions."""
 
     instruction: str
     actions: Sequence[str]
@@ -146,7 +146,7 @@ class Grid(TabularGame):
         return f"You go {direction}." if direction == action else f"You slip and go {direction}."
 
     def lost(self, state: int) -> bool:
-        """In a hole."""
+        """True in a hole."""
         row, column = divmod(state, len(self.rows[0]))
         return self.rows[row][column] == "H"
 
@@ -269,7 +269,7 @@ class Blackjack(Game):
         return Step((player, dealer), event, reward, True, reward > 0)
 
     def solution(self, state: Hands, rng: np.random.Generator | None, budget: int) -> list[str]:
-        """So many cards, then stick."""
+        """Some number of hits, then stick."""
         hits: list[str] = []
         while len(hits) < budget:
             if self.step(state, "stick", rng).success:
@@ -348,7 +348,7 @@ def _numbers(game: str, split: str) -> Sequence[int]:
     """Numbers of the tasks of a split: of lakes and decks, or the first states themselves."""
     if game in ("frozen_lake", "blackjack"):
         return range(TASKS[split])
-    # of the cliff: all cells but the cliff and the goal
+    # for the cliff: all cells but the cliff and the goal
     starts = (
         np.flatnonzero(TaxiEnv().initial_state_distrib).tolist() if game == "taxi" else range(37)
     )
@@ -367,28 +367,28 @@ def _start(game: str, split: str, number: int, size: int, slippery: bool) -> tup
 
 
 class ToyTextEnv(TextEnv):
-    """Gymnasium's toy worlds as text: small, known to everyone, and stochastic where that is wanted.
+    """Gymnasium's toy worlds as text: small, known to everyone, and stochastic if that is wanted.
 
     ## Description
     ``frozen_lake`` on random maps, slippery or not; ``taxi``; ``cliff_walking``, slippery or not;
     ``blackjack``. Dynamics and rewards are those of ``gymnasium.envs.toy_text``. Nothing to download.
 
     ## Action Space
-    The words in ``info["admissible_actions"]``: ``left``, ``pick up``, ``hit``, ... Listed are those that can
-    change something. A known action that cannot (a wall, no passenger) is taken all the same, and invalid;
+    The words in ``info["admissible_actions"]``: ``left``, ``pick up``, ``hit``, ... It lists those that can
+    change something. A known action that cannot (a wall, no passenger) is still taken, but is invalid;
     any other text changes nothing and is invalid.
 
     ## Observation Space
     A sentence on what happened, and the board with the agent on it (``@``), or the cards.
 
     ## Rewards
-    Gymnasium's: 1 at the lake's goal; -1 a step of taxi and cliff, 20 for the delivered passenger, -10 for
-    what is not possible, -100 for a fall; 1, 0 or -1 at blackjack. Success is to reach the goal, to deliver
+    Gymnasium's: 1 at the lake's goal; -1 a step for taxi and cliff, 20 for the delivered passenger, -10 for
+    an impossible action, -100 for a fall; 1, 0 or -1 at blackjack. Success is to reach the goal, to deliver
     the passenger, to win. Behind ``AgentInterface``: 10 on success, else 0, and -0.1 for an invalid response.
 
     ## Starting State
-    ``seed`` or ``options`` choose the task: a map, a first state, or a deck. What is slippery depends on
-    the seed, too.
+    ``seed`` or ``options`` choose the task: a map, a first state, or a deck. Where the agent slips depends
+    on the seed, too.
 
     ## Episode End
     Terminated at the goal, in a hole, with the delivered passenger, after the deal; truncated after
@@ -397,7 +397,7 @@ class ToyTextEnv(TextEnv):
     ## Arguments
     ``game``: ``frozen_lake``, ``taxi``, ``cliff_walking`` or ``blackjack``. ``split``: ``train``, ``valid``
     or ``test``, disjoint by maps, first states and decks. ``size`` (4 to 10): of the lakes. ``slippery``:
-    of lakes and cliff. ``num_tasks``: at most so many.
+    for lakes and cliff. ``num_tasks``: at most that many.
 
     ## Version History
     v0: first version.
@@ -446,9 +446,9 @@ class ToyTextEnv(TextEnv):
         )
 
     def reference_solution(self) -> list[str]:
-        """Actions that succeed, found by looking ahead at what will be sampled: a proof, no example."""
+        """Actions that succeed, found by looking ahead at what will be sampled: a proof, not an example."""
         return self.game.solution(self.state, self.np_random, self.max_steps - self._steps)
 
     def expert(self) -> Callable[[], str]:
-        """Acts by the dynamics, without a look ahead: value iteration, or the best policy for the cards."""
+        """Acts by the dynamics, without looking ahead: value iteration, or the best policy for the cards."""
         return lambda: self.game.advice(self.state)

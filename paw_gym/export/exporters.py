@@ -78,7 +78,7 @@ def _clean(record: Record) -> Record:
 
 
 def yaml_text(text: str) -> str:
-    """A text as a YAML scalar in quotes: bare, a name such as ``a: b`` would make a card unreadable."""
+    """A text as a YAML scalar in quotes: unquoted, a name such as ``a: b`` would make a card unreadable."""
     return json.dumps(text, ensure_ascii=False)  # JSON is YAML
 
 

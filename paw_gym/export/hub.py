@@ -48,7 +48,7 @@ def write_hub_dataset(
     force: bool = False,
     progress: Callable[[Tally], None] | None = None,
 ) -> Tally:
-    """Writes one transition a row to ``out/data/*.parquet``, and a card.
+    """Writes one transition per row to ``out/data/*.parquet``, and a card.
 
     Args:
         out: the folder; it appears whole or not at all.

@@ -1,7 +1,7 @@
 """Episodes as a Minari data set, and back.
 
 An episode of ``T`` steps has ``T + 1`` observations, as the environment printed them, and ``T``
-actions, as it was given them: the spaces are those of the registered environment. What the agent saw
+actions, as it received them: the spaces are those of the registered environment. What the agent saw
 and wrote is in ``infos``: ``prompt`` and ``response``, and as JSON (``record``) whatever else a
 transition holds, so that reading gives back equal transitions. Entry ``T`` of ``infos`` is empty.
 """
@@ -38,7 +38,7 @@ def write_minari(
 
     Args:
         out: the folder, named as Minari names data sets (``NAME-vN``); it appears whole or not at all.
-        episodes: what to write; those without a step are left out, Minari has no place for them.
+        episodes: what to write; those without a step are left out: Minari has no place for them.
 
     Raises:
         ValueError: no episode has a step; or the folder's name is not one for Minari.
@@ -132,7 +132,7 @@ def _record(index: int, t: Transition, episode: Episode, seen: str) -> dict[str,
 def _finish(
     data: Path, name: str, tally: Tally, texts: list[tuple[int, set[str]]], megabytes: float
 ) -> None:
-    """The metadata that only the end of the writing knows."""
+    """The metadata that is known only at the end of the writing."""
     from importlib.metadata import version
 
     from gymnasium.spaces import Text
@@ -187,7 +187,7 @@ def minari_folder(path: Path) -> Path | None:
 def read_minari(data: Path) -> Iterator[Episode]:
     """Episodes of a Minari data set with text spaces.
 
-    One that ``write_minari`` wrote gives back equal transitions. In another one the prompt is the
+    One that ``write_minari`` wrote gives back equal transitions. In any other, the prompt is the
     observation and the response is the action.
     """
     from gymnasium.spaces import Text

@@ -32,9 +32,9 @@ Row = dict[str, Any]
 
 
 def policy_rows(episode: Episode) -> Iterator[Row]:
-    """One example a step: what the agent saw, and the response that it gave. Invalid ones are left out.
+    """One example per step: what the agent saw, and the response that it gave. Invalid ones are left out.
 
-    Where actions were calls of tools, they are in the messages too, and ``tools`` has the schemas.
+    If actions were tool calls, they are calls in the messages too, and ``tools`` has the schemas.
     """
     names = tools_of(episode)
     for number, t in enumerate(episode.transitions):
@@ -51,7 +51,7 @@ def policy_rows(episode: Episode) -> Iterator[Row]:
 
 
 def world_model_rows(episode: Episode) -> Iterator[Row]:
-    """One example a step: after what the agent saw and answered, ``o_{t+1}``.
+    """One example per step: after what the agent saw and answered, ``o_{t+1}``.
 
     The context up to the response is that of PaW's world model (``h_t, a_t``); then a user's turn
     asks for the observation, so that any chat template can carry it and an agent's own turns stay

@@ -72,7 +72,7 @@ def _files_of_folder(folder: Path, part: str) -> list[Path]:
 
 
 def _matching(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
-    """Files of the first pattern of a kind; of a file in both forms, one."""
+    """Files of a kind, by pattern; of a file in both forms, one."""
     files: dict[Path, Path] = {}
     for pattern in patterns:
         for file in sorted(folder.glob(pattern)):

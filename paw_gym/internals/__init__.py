@@ -1,1 +1,1 @@
-"""Parts that no author of an environment opens: files, locks, names, checks, replies, HTTP."""
+"""Parts that no author of an environment needs to open: files, locks, names, checks, replies, HTTP."""

@@ -1,6 +1,6 @@
 """The folder for what can be rebuilt, such as indices of data on disk; other users cannot read it.
 
-It also keeps the tokens of the servers that this user has started: their clients need not be told them.
+It also keeps the tokens of the servers that this user has started, so their clients need not be told them.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def cache_dir() -> Path:
 
 
 def private_folder(name: str) -> Path:
-    """A folder in ``cache_dir()`` that this user alone can enter, made where that is possible."""
+    """A folder in ``cache_dir()`` that this user alone can enter, made if that is possible."""
     folder = cache_dir() / name
-    with suppress(OSError):  # whoever writes to it says so; what is there can be read
+    with suppress(OSError):  # a later write to it reports this; what is there can be read
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.mkdir(exist_ok=True)
         folder.chmod(0o700)
@@ -40,7 +40,7 @@ def private_folder(name: str) -> Path:
 
 
 def private_file(path: Path) -> Path:
-    """Makes a file that this user alone can read, or has one that is there be such a file."""
+    """Makes a file that this user alone can read, or restricts an existing file in this way."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
     try:
         path.chmod(0o600)
@@ -58,7 +58,7 @@ def kept_path(url: str, suffix: str = "token") -> Path:
 def own_token(url: str) -> str | None:
     """The token of this user's server at exactly this address; ``None``: there is none.
 
-    ``localhost`` is not ``127.0.0.1``: somebody else may listen at another of its addresses.
+    ``localhost`` is not ``127.0.0.1``: somebody else may listen at another address of ``localhost``.
     """
     try:
         return kept_path(url).read_text(encoding="utf-8")

@@ -17,7 +17,7 @@ _ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]+")
 
 
 def canonical(value: Any) -> str:
-    """The text of a value; of JSON values it is their JSON with sorted keys."""
+    """The text of a value; for JSON values it is their JSON with sorted keys."""
     try:
         return json.dumps(value, sort_keys=True)  # the fast way, for what is JSON already
     except TypeError:
@@ -67,7 +67,7 @@ def _plain_object(value: Any) -> Any:
     if isinstance(value, FunctionType | type):
         return f"{value.__module__}.{value.__qualname__}"
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = dataclasses.asdict(value)  # those in fields as well
+        fields = dataclasses.asdict(value)  # dataclasses in its fields as well
         if not is_json(fields):
             return {type(value).__qualname__: _plain(fields)}
     text = repr(value)
@@ -80,7 +80,7 @@ def _plain_object(value: Any) -> Any:
 
 
 def require_json(value: Any, where: str) -> None:
-    """Raises ``TypeError`` unless JSON gives back an equal value: tuples, NumPy types, NaN do not."""
+    """Raises ``TypeError`` unless JSON gives back an equal value: not so for tuples, NumPy types, NaN."""
     if type(value) is float and not math.isfinite(value):
         raise TypeError(f"{where} is {value}, which JSON has no number for. Use None instead.")
     if value is None or type(value) in (bool, int, float, str):

@@ -1,6 +1,6 @@
 """The arguments that classes and functions take, and those of a registered environment without making one.
 
-Everywhere an environment is named, ``module:id`` is its name too: the module is imported first, and
+Wherever an environment is named, ``module:id`` names it too: the module is imported first, and
 registers the id.
 """
 
@@ -41,7 +41,7 @@ def import_named(module: str) -> Any:
             "my_envs, for one in a package package.my_envs."
         )
     if not {"", os.getcwd()} & set(sys.path):
-        sys.path.append(os.getcwd())  # behind installed modules
+        sys.path.append(os.getcwd())  # after installed modules
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -54,14 +54,14 @@ def import_named(module: str) -> Any:
 
 
 def _namespaced(env_id: str, ids: Iterable[str]) -> list[str]:
-    """The ids of the same namespace; of all, where there are none. Gymnasium's own have none."""
+    """The ids of the same namespace; if it has none, those of all. Gymnasium's own ids have no namespace."""
     known = [i for i in ids if "/" in i]
     same = [i for i in known if i.partition("/")[0] == env_id.partition("/")[0]]
     return same or known
 
 
 def creator_of(name: str) -> Callable[..., Any] | None:
-    """The class or function that makes an environment; ``None``: there is none of that id."""
+    """The class or function that makes an environment; ``None``: there is none with that id."""
     from gymnasium.envs.registration import load_env_creator, registry
 
     spec = registry.get(registered_id(name))
@@ -94,14 +94,14 @@ def defaults_of(name: str) -> dict[str, Any]:
 
 
 def names_another(name: str, kwargs: Mapping[str, Any]) -> bool:
-    """True if the arguments name the environment of a server that an environment stands for."""
+    """True if an environment stands for one on a server, and the arguments name that one."""
     return hasattr(creator_of(name), "defaults") and {"url", "remote_id"} <= kwargs.keys()
 
 
 def has_splits(name: str, kwargs: Mapping[str, Any] | None = None) -> bool:
     """True if an environment is made with a ``split``; one that is not registered may be.
 
-    ``kwargs`` as of ``class_defaults``; without them an environment that is played elsewhere may be, too.
+    ``kwargs`` as for ``class_defaults``; without them, so may an environment that is played elsewhere.
     """
     creator: Any = creator_of(name)
     if kwargs is not None and names_another(name, kwargs):
@@ -144,7 +144,7 @@ def check_arguments(name: str, arguments: Iterable[str], where: str = "") -> Non
 
 
 def check_required(env_id: str, arguments: Iterable[str]) -> None:
-    """Raises ``ValueError`` where an argument without a default is missing; names all that are."""
+    """Raises ``ValueError`` if an argument without a default is missing; names all that are."""
     from gymnasium.envs.registration import registry
 
     creator = creator_of(env_id)

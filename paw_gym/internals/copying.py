@@ -1,7 +1,7 @@
 """``pickle`` and ``copy.deepcopy`` of environments: constructed with the same arguments, then restored.
 
-An environment may hold what cannot be copied (a game engine, a generator, a connection). What it was
-made with and what ``save_state`` returns is enough to go on exactly where it was, and small.
+An environment may hold what cannot be copied (a game engine, a generator, a connection). Its
+arguments and what ``save_state`` returns are small, and enough to go on exactly where it was.
 """
 
 from __future__ import annotations

@@ -112,10 +112,10 @@ def new_folder(
 ) -> Iterator[Path]:
     """A folder beside ``folder`` to fill; it takes its place unless something is raised.
 
-    After a failure nothing stays, nor do parent folders that were not there before.
+    After a failure nothing is left behind, not even parent folders that were not there before.
 
     Args:
-        folder: what was there goes only when the new one stands.
+        folder: what was there is removed only when the new one is in place.
         is_done: whether another process has made the same folder meanwhile: then that one stays.
     """
     absent = [parent for parent in folder.absolute().parents if not parent.exists()]
@@ -133,7 +133,7 @@ def new_folder(
     finally:
         shutil.rmtree(staging, ignore_errors=True)
         for parent in absent:
-            with suppress(OSError):  # of a folder that holds something, such as the finished one
+            with suppress(OSError):  # if a folder holds something, such as the finished one
                 parent.rmdir()
 
 
@@ -159,7 +159,7 @@ def write_text(path: Path, text: str, shared: bool = False) -> None:
 
 
 def json_text(value: Any, **options: Any) -> str:
-    """A value as JSON, with null for the numbers that JSON has none for (NaN, infinities)."""
+    """A value as JSON, with null for the numbers that JSON cannot hold (NaN, infinities)."""
     try:
         return json.dumps(value, allow_nan=False, **options)
     except ValueError:
@@ -186,7 +186,7 @@ def append_jsonl(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def truncate_jsonl(path: Path, key: str, below: int) -> list[int]:
-    """Drops the lines of ``path`` whose ``key`` is ``below`` or more: what a resumed run writes again."""
+    """Drops the lines of ``path`` whose ``key`` is ``below`` or more: a resumed run writes them again."""
     if not path.exists():
         return []
     kept, damaged = [], []

@@ -1,6 +1,6 @@
-"""JSON over HTTP with one kept connection a thread and retries: the client of every server here.
+"""JSON over HTTP with retries and one kept connection per thread: the client of every server here.
 
-On ``http.client``, so that a plain install can reach a retrieval server, a gateway, the shop or a chat
+It uses ``http.client``, so that a plain install can reach a retrieval server, a gateway, the shop or a chat
 endpoint. Redirects are not followed and proxies not used: a token goes to the address it was given for and
 nowhere else.
 """
@@ -62,7 +62,7 @@ class JsonClient:
         url: its address; a path in it comes before every path asked for, a query after it.
         token: sent as a bearer token; a function is asked for it at each new connection.
         timeout: seconds to wait for a connection, and between two bytes of an answer.
-        attempts: how often a request is sent before it has failed.
+        attempts: how often a request is sent before it counts as failed.
         backoff: seconds before the second attempt; doubled for each one after it.
         wait: sleeps.
         patience: seconds to go on asking a server that is busy (429, 503), whatever ``attempts`` is.
@@ -127,7 +127,7 @@ class JsonClient:
             read: makes the result of the JSON; its ``MalformedAnswer`` is a failed attempt.
 
         Raises:
-            HttpError: refused, no answer after all attempts, or one that is no JSON.
+            HttpError: refused, no answer after all attempts, or one that is not JSON.
         """
         body = None if payload is None else json.dumps(payload).encode()
         patient_until = time.monotonic() + (self.patience if insist else 0.0)
@@ -198,7 +198,7 @@ class JsonClient:
         except (http.client.BadStatusLine, ConnectionError):
             if held is None:
                 raise
-            self._forget()  # the server closed an idle connection: that is no failed attempt
+            self._forget()  # the server closed an idle connection: that is not a failed attempt
             return self._exchange(method, path, body)
         content = answer.read()
         if answer.will_close:

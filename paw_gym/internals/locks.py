@@ -47,7 +47,7 @@ class ProcessLock:
         except BlockingIOError:
             return False
         except OSError:
-            # a network file system may have no locks, or none for folders: a run is better than none
+            # a network file system may have no locks, or none for folders: better to run without
             return True
         return True
 
@@ -75,10 +75,10 @@ def require_idle(folder: Path) -> None:
 
 @contextmanager
 def only_process(folder: Path, otherwise: str = _WORKING) -> Iterator[None]:
-    """Keeps a folder, which is made if need be, to this process; an empty one does not stay.
+    """Reserves a folder for this process and makes it if need be; an empty one does not stay.
 
     Raises:
-        ValueError: another process has it; says ``otherwise``, in which ``{folder}`` is filled.
+        ValueError: another process has it; says ``otherwise``, with ``{folder}`` filled in.
     """
     absent = [place for place in (folder, *folder.absolute().parents) if not place.exists()]
     folder.mkdir(parents=True, exist_ok=True)
@@ -90,5 +90,5 @@ def only_process(folder: Path, otherwise: str = _WORKING) -> Iterator[None]:
     finally:
         lock.close()
         for place in absent:
-            with suppress(OSError):  # of a folder that holds something
+            with suppress(OSError):  # if a folder holds something
                 place.rmdir()

@@ -17,7 +17,7 @@ _SEARCHED = 1000
 
 
 def similar(name: str, valid: Iterable[str], count: int = 3) -> list[str]:
-    """The valid names that ``name`` may have been meant for, best first; empty where none is similar."""
+    """The valid names that may have been meant by ``name``, best first; empty if none is similar."""
     names = list(valid)
     near = difflib.get_close_matches(name, names, n=count, cutoff=_SIMILAR)
     if near:
@@ -28,7 +28,7 @@ def similar(name: str, valid: Iterable[str], count: int = 3) -> list[str]:
 
 
 def did_you_mean(name: str, valid: Iterable[str], count: int = 3) -> str:
-    """A sentence that offers the valid names that are similar; where none is, it lists the valid ones.
+    """A sentence that offers the valid names that are similar; if none is, it lists the valid ones.
 
     >>> did_you_mean("serach", ["search", "answer"])
     "Did you mean 'search'?"
@@ -46,7 +46,7 @@ def did_you_mean(name: str, valid: Iterable[str], count: int = 3) -> str:
 
 
 def require_choice(what: str, value: object, valid: Iterable[str]) -> None:
-    """Raises ``ValueError`` for a value that is not among the valid ones, or no name; names the nearest."""
+    """Raises ``ValueError`` for a value that is not among the valid ones or not a name; names the nearest."""
     names = list(valid)
     if value not in names:
         given = value if isinstance(value, str) else ""
@@ -54,7 +54,7 @@ def require_choice(what: str, value: object, valid: Iterable[str]) -> None:
 
 
 class UnknownTaskError(KeyError):
-    """A task id that the task set does not hold; its text is a plain sentence (``KeyError`` quotes)."""
+    """A task id that the task set does not hold; its text is a plain sentence (``KeyError`` adds quotes)."""
 
     def __str__(self) -> str:
         return str(self.args[0])

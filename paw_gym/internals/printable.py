@@ -1,4 +1,4 @@
-"""Texts of models, tasks and files: shown so that they can do nothing, and as UTF-8 can hold them."""
+"""Texts of models, tasks and files: made harmless to show, and such as UTF-8 can hold."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def printable(text: str) -> str:
 
 
 def one_line(text: object) -> str:
-    """A text on one line, without what a terminal would obey."""
+    """A text on one line, without anything that a terminal would obey."""
     return printable(" ".join(str(text).split()))
 
 
@@ -31,12 +31,12 @@ def counted(count: int, noun: str) -> str:
 
 
 def markdown_text(text: object) -> str:
-    """A text as Markdown that shows it: no link, picture, HTML or cell of a table comes of it."""
+    """A text as Markdown that shows it without making a link, picture, HTML or table cell."""
     return _MARKDOWN.sub(r"\\\1", one_line(text)).replace("://", ":\\//")
 
 
 def safe_console(**options: Any) -> Console:
-    """A console of rich that shows control characters in what it prints instead of sending them."""
+    """A ``rich`` console that shows control characters in what it prints instead of sending them."""
     from rich.console import Console, ConsoleOptions, RenderableType, RenderHook, RenderResult
     from rich.measure import Measurement
     from rich.segment import Segment
@@ -70,5 +70,5 @@ def _picture(match: re.Match[str]) -> str:
 
 
 def encodable(text: str) -> str:
-    """The text with each half of a surrogate pair, which JSON can carry and UTF-8 cannot, as a ``?``."""
+    """The text with a ``?`` for each half of a surrogate pair, which JSON can carry and UTF-8 cannot."""
     return text.encode("utf-8", "replace").decode("utf-8")

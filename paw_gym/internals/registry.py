@@ -1,6 +1,6 @@
 """Named things that other packages can add to: retrievers, exporters, advantage estimators, losses, panels.
 
-One is added by a decorator in a module that is imported anyway (``import_modules`` imports those of a
+An entry is added by a decorator in a module that is imported anyway (``import_modules`` imports those of a
 folder), or by an entry point of an installed package, which is loaded when somebody asks for its name:
 
 ```toml
@@ -100,7 +100,7 @@ class Registry(Generic[T]):
 
 
 def _same(known: object, value: object) -> bool:
-    """True if a module that is executed twice (a notebook's cell, a reload) adds its own again."""
+    """True if a module that is executed twice (a notebook's cell, a reload) adds its own entry again."""
     places = [
         (getattr(x, "__module__", None), getattr(x, "__qualname__", None)) for x in (known, value)
     ]
@@ -108,6 +108,6 @@ def _same(known: object, value: object) -> bool:
 
 
 def import_modules(package: str) -> None:
-    """Imports the modules of a package's folder, so that each adds what it has to a registry."""
+    """Imports the modules of a package's folder, so that each adds its entries to a registry."""
     for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
         importlib.import_module(f"{package}.{module.name}")

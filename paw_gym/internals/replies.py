@@ -1,8 +1,8 @@
 """How a model's reply is read: what is thought, what is answer, where the answer ends, which tool is called.
 
 Every client of a server and every policy in this process reads by these rules, so a reply means the same
-wherever it comes from. A thought may be anything but an instruction: no action, no stop text and no tool
-call in it counts.
+wherever it comes from. A thought is never an instruction: no action, no stop text and no tool call
+in it counts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _XML_ARGUMENT = re.compile(r"<parameter=([^>\s]+)>\n?(.*?)\n?</parameter>", re.D
 
 
 class MalformedAnswer(Exception):
-    """A reply of status 200 that is no answer: incomplete, or an error page of a proxy."""
+    """A reply of status 200 that is not an answer: incomplete, or an error page of a proxy."""
 
 
 class ReportedError(MalformedAnswer):
@@ -64,7 +64,7 @@ def _marks(tag: str) -> re.Pattern[str]:
     """The beginnings (group ``opens``) and ends of thoughts.
 
     Tags of DeepSeek, Qwen and others; Mistral's ``[THINK]``; Kimi's; the channels of gpt-oss, of which all
-    but ``final`` are thought, also where a server has dropped their control tokens.
+    but ``final`` are thought, even if a server has dropped their control tokens.
     """
     names = rf"(?:think|thinking|thought|seed:think|{re.escape(tag)})"
     return re.compile(
@@ -82,7 +82,7 @@ def thoughts(
     """Finds the thoughts of a response.
 
     Everything before an end without a beginning is thought: the chat template has opened it. A beginning
-    without an end is words of the thought around it (``<think>I write <think>, then act.</think>``),
+    without an end is part of the thought around it (``<think>I write <think>, then act.</think>``),
     unless no end follows at all: then the thought is not closed.
 
     Args:
@@ -91,7 +91,7 @@ def thoughts(
         sampling: the text goes on, so that the end of any thought may still come.
     """
     begun = [0] if opened else []
-    edge: int | None = 0 if opened else None  # behind the last beginning
+    edge: int | None = 0 if opened else None  # after the last beginning
     found: list[tuple[int, int]] = []
     for mark in _marks(tag or "think").finditer(text):
         if mark["opens"]:
@@ -120,7 +120,7 @@ def thoughts(
 
 
 def answers(text: str, found: Thoughts) -> Iterator[tuple[int, int]]:
-    """[start, end) of the parts of a text that are no thought."""
+    """[start, end) of the parts of a text that are not thought."""
     begin = 0
     for start, end in [*found.spans, (len(text), len(text))]:
         if start > begin:
@@ -154,9 +154,9 @@ def stop_end(
 
 
 def truncate(text: str, stops: Sequence[str], opened: bool = False) -> str:
-    """A response up to and with its stop text, as environments read it.
+    """A response up to and including its stop text, as environments read it.
 
-    One that does not leave the thought which its chat template opened gets the mark that it lacks.
+    One that does not leave the thought that its chat template opened gets the missing mark.
     """
     end = stop_end(text, stops, opened)
     inside = opened and end is None and thoughts(text, opened).unclosed
@@ -176,7 +176,7 @@ def read_choice(reply: Any) -> tuple[Mapping[str, Any], str | None]:
     """The first choice of a reply, and why it ended.
 
     Returns:
-        (choice, one of ``length``, ``content_filter``, ``tool_calls``, ``stop``; ``None``: it is not said)
+        (choice, one of ``length``, ``content_filter``, ``tool_calls``, ``stop``; ``None``: it does not say)
     """
     choice = None
     if isinstance(reply, Mapping):
@@ -200,8 +200,8 @@ def read_message(choice: Mapping[str, Any]) -> dict[str, Any]:
     """The message of a chat's choice.
 
     Returns:
-        ``text``, and where there are any ``reasoning`` (with ``reasoning_field``, where it had one),
-        ``refusal`` and ``tool_calls`` (``name``, ``arguments`` as JSON text, ``id``); ``unclosed`` where a
+        ``text``, and if there are any, ``reasoning`` (with ``reasoning_field``, if it had one),
+        ``refusal`` and ``tool_calls`` (``name``, ``arguments`` as JSON text, ``id``); ``unclosed`` if a
         longer text could show that the reasoning goes on. A thought in tags ``<think>...</think>`` stays in
         the text: prompts ask for it.
     """
@@ -320,7 +320,7 @@ def tool_arguments(arguments: str) -> Any:
 
 
 def tool_argument(arguments: str, name: str) -> str | None:
-    """The value of a tool's only argument, or ``None``: it cannot be told."""
+    """The value of a tool's only argument, or ``None`` if it is unclear."""
     value = tool_arguments(arguments)
     if isinstance(value, Mapping):
         value = value.get(name)
@@ -330,7 +330,7 @@ def tool_argument(arguments: str, name: str) -> str | None:
 
 
 def _json(text: str) -> Any:
-    """The value of a JSON text with control characters in strings; ``None``: it is none."""
+    """The value of a JSON text with control characters in strings; ``None``: it is not JSON."""
     try:
         return json.loads(text, strict=False)
     except (ValueError, RecursionError):
@@ -370,8 +370,8 @@ def parse_response(
     """Extracts the action from ``<think>...</think><action>...</action>``.
 
     The first complete action block outside all thoughts counts (see ``thoughts``); an
-    empty one is no action. A response without the reasoning block still has an action, and a problem; a
-    thought that does not end has no action.
+    empty one is no action. A response without the reasoning block still has an action, and a problem; in
+    a thought that does not end there is no action.
 
     Args:
         think_tag: tag that must be there as well, or ``None`` if the template asks for none.

@@ -22,9 +22,9 @@ class TransitionTable:
     """The dynamics of a finite world, and what follows from them: which actions do anything, which are best.
 
     Args:
-        worth: ``worth(state, reward, over)``, what a step to a state is worth to who plans. By default its
+        worth: ``worth(state, reward, over)``, what a step to a state is worth to the planner. By default its
             reward.
-        discount: of what comes a step later, below 1.
+        discount: factor for what comes a step later, below 1.
     """
 
     def __init__(
@@ -44,9 +44,9 @@ class TransitionTable:
         ]
 
     def sample(self, state: int, action: int, uniform: float) -> tuple[int, float, bool]:
-        """(next state, reward, whether the episode ends), by a number from [0, 1).
+        """(next state, reward, whether the episode ends), for a number from [0, 1).
 
-        As Gymnasium's toy worlds sample: the first outcome at which the summed probability is above it.
+        Samples as Gymnasium's toy worlds do: the first outcome at which the summed probability is above it.
         """
         outcomes = self.table[state][action]
         bounds = np.cumsum([probability for probability, *_ in outcomes])
@@ -54,7 +54,7 @@ class TransitionTable:
         return int(after), float(reward), bool(over)
 
     def best(self, state: int) -> int:
-        """The useful action of the greatest value; where none is useful, any of the greatest value."""
+        """The useful action of the greatest value; if none is useful, any of the greatest value."""
         choices = self.useful(state) or list(self.table[state])
         return max(choices, key=lambda action: self._value(state, action, self.values))
 
@@ -66,16 +66,16 @@ class TransitionTable:
         reached: Callable[[int, float, bool], bool],
         gained: float = 0.0,
     ) -> list[int]:
-        """The shortest actions to an end, by the numbers that will be sampled.
+        """The shortest series of actions to an end, given the numbers that will be sampled.
 
         Args:
             rng: gives one number a step; it is copied, not advanced.
             reached: ``reached(state, total, over)``, whether a step to a state is the end that is wanted;
-                ``total`` sums the rewards of the path, of the first one found to each state.
-            gained: the rewards before.
+                ``total`` sums the rewards of the path, which is the first one found to each state.
+            gained: the rewards so far.
 
         Returns:
-            The actions; empty where none lead there.
+            The actions; empty if none lead there.
         """
         ahead = copy.deepcopy(rng)
         layer: dict[int, tuple[list[int], float]] = {state: ([], gained)}
@@ -95,7 +95,7 @@ class TransitionTable:
 
     @cached_property
     def values(self) -> list[float]:
-        """Of each state, the expected discounted worth of acting best from there (value iteration)."""
+        """For each state, the expected discounted worth of the best actions from there (value iteration)."""
         values, change = [0.0] * len(self.table), 1.0
         while change > 1e-6:
             new = [

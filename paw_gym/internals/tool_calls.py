@@ -1,7 +1,7 @@
-"""Actions as native tool calls: the tools that stand for a template's tags, and episodes that were played so.
+"""Actions as native tool calls: the tools that stand for a template's tags, and episodes played with them.
 
 Episodes keep their actions in tags. ``info["agent"]["tools"]`` of a step names the tools that its prompt
-asked to call instead.
+asks for instead.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _INSTEAD = (
 
 
 def tool_names(own_tags: Sequence[str]) -> list[str]:
-    """A tag of the environment's own is a tool; where actions are free text there is one tool, ``act``."""
+    """Each tag of the environment's own is a tool; if actions are free text, there is one tool, ``act``."""
     return list(own_tags) or [_ACT]
 
 
@@ -56,7 +56,7 @@ def _schema(name: str, argument: str) -> dict[str, Any]:
 
 
 def call_for(action: str, names: Sequence[str]) -> tuple[str, dict[str, str]]:
-    """(name, arguments) of the call that is an action."""
+    """(name, arguments) of the call that stands for an action."""
     for name in names:
         if action.startswith(f"<{name}>"):
             return name, {name: action.removeprefix(f"<{name}>").removesuffix(f"</{name}>")}
@@ -64,12 +64,12 @@ def call_for(action: str, names: Sequence[str]) -> tuple[str, dict[str, str]]:
 
 
 def call_id(number: int) -> str:
-    """An id of a call: nine letters and digits, which is all that Mistral takes."""
+    """An id of a call: nine letters and digits, the only form that Mistral takes."""
     return f"call{number:05d}"
 
 
 def tools_of(episode: Episode) -> list[str]:
-    """The names of the tools that an episode's actions were calls of; none: they were written in tags."""
+    """The names of the tools that an episode's actions called; none: they were written in tags."""
     agent = episode.transitions[0].info.get("agent", {}) if episode.transitions else {}
     return list(agent.get("tools", []))
 
@@ -85,13 +85,13 @@ def in_tags(episode: Episode) -> Episode:
 
 
 def call_messages(episode: Episode, step: int) -> list[dict[str, Any]]:
-    """The chat messages up to the answer at a step, that included, with actions as tool calls.
+    """The chat messages up to and including the answer at a step, with actions as tool calls.
 
     Arguments are objects, as chat templates take them.
     """
     names, messages = tools_of(episode), episode.messages(step)
     messages.append({"role": "assistant", "content": episode.transitions[step].response})
-    first = step - (len(messages) - 1) // 2  # a window's prompt is the only one
+    first = step - (len(messages) - 1) // 2  # in window mode there is only one prompt
     turned: list[dict[str, Any]] = []
     answered: dict[str, Any] | None = None
     for number, message in enumerate(messages):

@@ -116,7 +116,7 @@ _TASK: tuple[_Rule, ...] = (
 
 
 def check_outcome(outcome: Outcome, when: str) -> None:
-    """Raises ``EnvDefinitionError`` unless an outcome is one, with fields of their types."""
+    """Raises ``EnvDefinitionError`` unless it is an ``Outcome`` with fields of the right types."""
     if not isinstance(outcome, Outcome):
         raise EnvDefinitionError(
             f"{when} gave {found(outcome)}; expected an Outcome, such as "
@@ -128,7 +128,7 @@ def check_outcome(outcome: Outcome, when: str) -> None:
 
 
 def check_first_outcome(outcome: Outcome, when: str) -> None:
-    """The same for the outcome that an episode starts with: nothing was done yet."""
+    """The same for the outcome that an episode starts with: nothing has been done yet."""
     check_outcome(outcome, when)
     for name in ("terminated", "truncated", "success"):
         if getattr(outcome, name):
@@ -167,7 +167,7 @@ def _check_fields(holder: object, rules: Iterable[_Rule], whose: str, kind: str)
 
 
 def check_task(task: Task, where: str) -> None:
-    """Raises ``EnvDefinitionError`` unless a task is one, with fields of their types."""
+    """Raises ``EnvDefinitionError`` unless it is a ``Task`` with fields of the right types."""
     if not isinstance(task, Task):
         raise EnvDefinitionError(
             f"{where} is {found(task)}; expected a Task, such as Task('easy/3', 'Find the key.').",
@@ -179,7 +179,7 @@ def check_task(task: Task, where: str) -> None:
 
 
 def check_task_ids(ids: Sequence[str]) -> None:
-    """Raises ``EnvDefinitionError`` unless the ids can name tasks: good names, each of one task."""
+    """Raises ``EnvDefinitionError`` unless the ids can name tasks: good names, each for one task."""
     for number, task_id in enumerate(ids):
         if not _is_good_id(task_id):
             raise EnvDefinitionError(_about_id(task_id, f"task id {number}"), "Task.id")
@@ -196,7 +196,7 @@ def check_task_ids(ids: Sequence[str]) -> None:
 
 
 def _is_good_id(task_id: object) -> bool:
-    """Printable, and no way out of a folder: ids become parts of file names and of addresses."""
+    """Says if it is printable and stays inside a folder: ids become parts of file names and of addresses."""
     return (
         isinstance(task_id, str)
         and bool(task_id)
@@ -259,7 +259,7 @@ class EnvironmentRaisedError(ValueError):
 
 @contextmanager
 def naming_authors_line(what: str) -> Iterator[None]:
-    """Raises ``EnvironmentRaisedError`` for what an author's own code raises; our code speaks for itself."""
+    """Raises ``EnvironmentRaisedError`` for what an author's own code raises; errors of our code pass."""
     try:
         yield
     except (EnvDefinitionError, NotImplementedError):
@@ -272,13 +272,13 @@ def naming_authors_line(what: str) -> Iterator[None]:
 
 
 def with_place(error: BaseException) -> str:
-    """An exception, with the line of the environment's own code that it comes from, if it does."""
+    """An exception, with the line of the environment's own code that it comes from, if any."""
     text, place = f"{type(error).__name__}: {error}", _place(error)
     return f"{text} ({place[0].name}, line {place[1]})" if place else text
 
 
 def _place(error: BaseException) -> tuple[Path, int | None] | None:
-    """The innermost line of the environment's own code that an exception passed."""
+    """The innermost line of the environment's own code that an exception passed through."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename)
         installed = {"site-packages", "dist-packages"} & {*path.parts}
@@ -289,7 +289,7 @@ def _place(error: BaseException) -> tuple[Path, int | None] | None:
 
 
 def reason_of(error: str) -> str:
-    """An episode's error in one line: of a traceback its exception, with all lines of the message."""
+    """An episode's error in one line: of a traceback only the exception, with all lines of the message."""
     lines = error.splitlines()
     frames = [i for i, line in enumerate(lines) if line.lstrip().startswith('File "')]
     rest = lines[frames[-1] + 1 :] if frames else lines

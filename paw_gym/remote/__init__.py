@@ -19,13 +19,13 @@ def make_remote(url: str, id: str, **kwargs: Any) -> Any:
 
     Args:
         url: the gateway's address, such as ``http://127.0.0.1:8000``.
-        id: a registered id over there.
+        id: an id that is registered there.
         kwargs: settings of the environment, as far as the gateway allows; ``token``, ``timeout``
             and ``render_mode`` are this side's.
 
     Raises:
         ServerUnavailableError: no gateway answers, or it wants a token.
-        ValueError: the gateway does not offer the environment or a setting; states what it does.
+        ValueError: the gateway does not offer the environment or a setting; states what it does offer.
     """
     from paw_gym.registration import make_text_env
 

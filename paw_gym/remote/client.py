@@ -1,4 +1,4 @@
-"""The client of a gateway: calls, many at a time, and what it says of its environments."""
+"""The client of a gateway: calls, many at a time, and what it says about its environments."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _KINDS: dict[str, type[Exception]] = {
 
 
 class _MalformedError(RemoteError):
-    """A request was refused for what it holds.
+    """A request was refused because of its content.
 
     Args:
         said: its detail, and who said it.
@@ -64,7 +64,7 @@ class _MalformedError(RemoteError):
 
 @dataclass(frozen=True)
 class EnvDefaults:
-    """Attributes that ``TextEnv`` has by its class, of an environment behind a gateway."""
+    """Attributes that ``TextEnv`` has by its class, for an environment behind a gateway."""
 
     agent: AgentDefaults
     held_out_splits: tuple[str, str]
@@ -101,7 +101,7 @@ class EnvDefaults:
 
 
 class GatewayClient:
-    """Speaks to one gateway. Its sessions are its own: a key goes along that nobody else knows.
+    """Speaks to one gateway. Its sessions are its own: it sends a key that nobody else knows.
 
     Args:
         token: bearer token, if the gateway asks for one; ``None``: that of this user's own gateway.
@@ -135,7 +135,7 @@ class GatewayClient:
         return answer
 
     def calls(self, calls: Sequence[dict[str, Any]]) -> list[dict[str, Any] | Exception]:
-        """The answers to many calls, each for another session, or what ``call`` would raise."""
+        """The answers to many calls, each for a different session, or what ``call`` would raise."""
         answers: list[dict[str, Any] | Exception] = []
         for part in _parts(calls):
             answers.extend(self._exchange(part))
@@ -164,7 +164,7 @@ class GatewayClient:
         return self._results([*calls, *closing])[: len(calls)]
 
     def _results(self, calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The result of each call: one that the gateway does not take must not cost the others theirs."""
+        """The result of each call: a call that the gateway refuses must not cost the others theirs."""
         try:
             return self._request(calls)
         except _MalformedError as error:
@@ -216,7 +216,7 @@ class GatewayClient:
         self._held[id(held)] = held
 
     def abandon(self, held: list[str]) -> None:
-        """Has the session of an environment that nobody closed closed with the next request."""
+        """Has the next request close the session of an environment that nobody closed."""
         self._abandoned.extend(self._held.pop(id(held), ()))
 
     def close_all(self) -> None:

@@ -36,7 +36,7 @@ class RemoteEnv(TextEnv):
 
     ## Description
     The same tasks, observations, rewards and infos as the environment itself, byte for byte: seeds
-    mean the same, and the generator's state travels along wherever either side samples from it.
+    mean the same, and the generator's state travels along whenever either side samples from it.
 
     ## Action Space, Observation Space, Rewards, Starting State
     Those of the environment that the gateway runs.
@@ -97,10 +97,10 @@ class RemoteEnv(TextEnv):
         render_mode: str | None = None,
         **kwargs: Any,
     ) -> EnvDefaults:
-        """Attributes of an environment made with these arguments that others have by their class.
+        """Attributes that others have by their class, of an environment made with these arguments.
 
         Raises:
-            ServerUnavailableError, ValueError: as where the environment is made.
+            ServerUnavailableError, ValueError: as when the environment is made.
         """
         return EnvDefaults.read(client_for(url, token, timeout).describe(remote_id, kwargs))
 
@@ -160,7 +160,7 @@ class RemoteEnv(TextEnv):
             self._held.clear()
 
     def _take(self, call: Mapping[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
-        """Moves the generator to where the server's is."""
+        """Puts the generator into the state that the server's is in."""
         state = answer.get("rng")
         if state is not None:
             set_generator(self.np_random, state)
@@ -200,7 +200,7 @@ class RemoteEnv(TextEnv):
         if seed is not None:
             call["seed"] = int(seed)
         if options:
-            call["options"] = {  # plain numbers of NumPy's
+            call["options"] = {  # plain numbers instead of NumPy's
                 name: value.item() if hasattr(value, "item") else value
                 for name, value in options.items()
             }
@@ -269,7 +269,7 @@ class RemoteEnv(TextEnv):
     # --- ahead of being asked ------------------------------------------------------------------------
 
     def _fetched(self, call: dict[str, Any]) -> dict[str, Any] | None:
-        """The answer that ``fetch_ahead`` brought for exactly this, if it did."""
+        """The answer that ``fetch_ahead`` brought for exactly this call, if it did."""
         ahead, self._ahead = self._ahead, None
         if ahead is None or ahead[0] != call:
             return None

@@ -1,7 +1,7 @@
 """From text to index terms, as Anserini's default English analyzer does it (on top of Lucene).
 
-Words by the boundaries of Unicode Annex 29, without a possessive 's, in lower case, without 33 stop
-words, stemmed. Plain ASCII takes a fast path; both paths give the same terms.
+Text is split at the word boundaries of Unicode Annex 29; words lose a possessive 's and are lower-cased,
+33 stop words are left out, the rest stemmed. Plain ASCII takes a fast path; both paths give the same terms.
 """
 
 from __future__ import annotations

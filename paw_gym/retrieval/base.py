@@ -40,7 +40,7 @@ class Hit(Passage):
 
 
 class RetrieverError(RuntimeError):
-    """A search could not be answered now: the service is down, slow or refuses. Trying later may help."""
+    """A search could not be answered now: the service is down, slow or refusing. Trying later may help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Retriever(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Hash of all that decides what is found: corpus, model and settings."""
+        """Hash of everything that decides what is found: corpus, model and settings."""
         ...
 
     def search(
@@ -81,11 +81,11 @@ class Retriever(Protocol):
 
         Args:
             queries: the queries; order and number are kept.
-            top_k: how many passages of each, at most.
-            contexts: for each query the question it serves; only simulated retrievers look at it.
+            top_k: largest number of passages per query.
+            contexts: the question that each query serves; only simulated retrievers use it.
 
         Returns:
-            One list a query, best first; ties in the order of the corpus.
+            One list per query, best first; ties in the order of the corpus.
 
         Raises:
             RetrieverError: the search could not be answered.
@@ -99,7 +99,7 @@ def wants_contexts(retriever: Retriever) -> bool:
     """Says if a retriever's results depend on the contexts of its queries.
 
     Raises:
-        RetrieverError: only its server knows, and does not answer.
+        RetrieverError: only its server can tell, and it does not answer.
     """
     return bool(getattr(retriever, "wants_contexts", False))
 
@@ -111,7 +111,7 @@ def check_top_k(top_k: int) -> None:
 
 
 class CheckedRetriever(ABC):
-    """Base of the retrievers: one checks what is asked for, and searches in ``_search``."""
+    """Base of the retrievers: ``search`` checks what is asked for, ``_search`` does the search."""
 
     def search(
         self, queries: Sequence[str], top_k: int = 3, contexts: Contexts = None

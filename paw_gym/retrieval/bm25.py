@@ -49,8 +49,8 @@ class BM25Retriever(CorpusRetriever):
 
     Raises:
         CorpusError: the corpus is malformed.
-        IndexMismatchError: the index is of another corpus.
-        DamagedIndexError: a file of it is missing or cut off.
+        IndexMismatchError: the index belongs to another corpus.
+        DamagedIndexError: one of its files is missing or cut off.
         ValueError: ``k1`` or ``b`` is out of range.
     """
 
@@ -79,7 +79,7 @@ class BM25Retriever(CorpusRetriever):
     def rank(self, query: str, top_k: int) -> Ranked:
         """Positions [k] in the corpus and scores [k] of the best passages of one query."""
         check_top_k(top_k)
-        with self._lock:  # compiling takes seconds, and only once
+        with self._lock:  # compiling takes seconds, and is done only once
             if self._scorer is None:
                 self._scorer = BM25Scorer(self.index, *self._options)
         return self._scorer.rank(analyze(query), top_k)
@@ -131,7 +131,7 @@ class BM25Scorer:
                 found.append((np.float32(times) * idf, place, start, end))
         if not found:
             return np.empty(0, np.int64), np.empty(0, np.float32)
-        found.sort(key=lambda entry: -entry[0])  # one order of summing, whatever does it
+        found.sort(key=lambda entry: -entry[0])  # the same order of summing in both implementations
         weights, *integers = zip(*found, strict=True)
         places, starts, ends = (np.array(values, np.int64) for values in integers)
         top_k = min(top_k, size)

@@ -9,7 +9,7 @@ A folder holds, for N passages, V terms and P postings:
 ``lengths.npy``  [N] uint8   number of terms of each passage, in Lucene's lossy one-byte code
 ``index.json``   the fingerprint of the corpus, and the totals
 
-6 bytes a posting. The weights of BM25 are applied when searching, so k1 and b can be changed freely.
+A posting takes 6 bytes. The weights of BM25 are applied when searching, so k1 and b can be changed freely.
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ class BM25Index:
         """Maps the arrays of a folder.
 
         Args:
-            corpus: fingerprint that the corpus at hand has; ``None``: not compared.
+            corpus: fingerprint of the corpus at hand; ``None``: not compared.
 
         Raises:
             FileNotFoundError: there is no finished index.
-            IndexMismatchError: it was built over another corpus, or by another version.
+            IndexMismatchError: it was built from another corpus, or by another version.
             DamagedIndexError: a file is missing or cut off, or belongs to another index.
         """
         meta = read_meta(folder, FORMAT, corpus)
@@ -102,7 +102,7 @@ class BM25Index:
 
 
 def _mapped(path: Path) -> np.ndarray:
-    """The array of a file, read where it is used; a plain view, as a memmap's accesses cost microseconds."""
+    """The array of a file, read when used; a plain view, because a memmap's accesses cost microseconds."""
     try:
         return np.asarray(np.load(path, mmap_mode="r"))
     except (OSError, ValueError, EOFError) as error:
@@ -271,11 +271,11 @@ def _load_shard(parts: Path, start: int) -> _Shard:
 
 
 def _merge(shards: Sequence[_Shard], fingerprint: str, folder: Path | None) -> BM25Index:
-    """Joins shards: a term's postings are those of the shards one behind the other.
+    """Joins shards: a term's postings are those of the shards, one after the other.
 
     Shards hold consecutive passages, so appending them keeps a term's positions ascending, which the
-    compiled ranking relies on. Nothing is sorted: each posting's target is computed, one vectorised
-    pass a shard, and is written straight into the mapped file.
+    compiled ranking relies on. Nothing is sorted: each posting's target is computed, in one
+    vectorised pass per shard, and the posting is written straight into the mapped file.
     """
     terms = np.unique(np.concatenate([shard.terms for shard in shards]))
     places = [np.searchsorted(terms, shard.terms) for shard in shards]
@@ -285,9 +285,9 @@ def _merge(shards: Sequence[_Shard], fingerprint: str, folder: Path | None) -> B
     starts = np.concatenate([[0], np.cumsum(frequencies)]).astype(np.int64)
     passages = _new_array(folder, "passages", int(starts[-1]), np.int32)
     counts = _new_array(folder, "counts", int(starts[-1]), np.uint16)
-    free = starts[:-1].copy()  # of each term, the first place that no shard has filled yet
+    free = starts[:-1].copy()  # for each term, the first place that no shard has filled yet
     for shard, place in zip(shards, places, strict=True):
-        # where each term's postings begin in the shard; they move as a block, by one shift a term
+        # where each term's postings begin in the shard; they move as a block, by one shift per term
         own = np.cumsum(shard.frequencies) - shard.frequencies
         shift = np.repeat(free[place] - own, shard.frequencies)
         target = np.arange(len(shift)) + shift

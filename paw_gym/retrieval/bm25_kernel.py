@@ -1,9 +1,9 @@
 """The compiled loops of BM25: exact, and without reading what cannot change the best k.
 
-Passages are scored block by block. As soon as k passages are held, a term whose greatest possible share,
-together with those of all lighter terms, cannot lift a passage above the k-th, no longer brings passages
-in: it is only looked up in those that heavier terms brought (MaxScore; Turtle and Flood 1995). Frequent
-terms are light, so most postings are skipped.
+Passages are scored block by block. As soon as k passages are held, a term no longer brings passages in
+if its greatest possible share, together with those of all lighter terms, cannot lift a passage above the
+k-th: it is only looked up in those that heavier terms brought in (MaxScore; Turtle and Flood 1995).
+Frequent terms are light, so most postings are skipped.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class CompiledRanking:
     """Ranks by compiled loops; remembers how much each term can add at most.
 
     Args:
-        inverse: [256] float32, one over what tf is compared with, by code of length.
+        inverse: [256] float32, 1 / (k1 * (1 - b + b * |d| / avg)), by code of length.
     """
 
     def __init__(self, index: BM25Index, inverse: np.ndarray) -> None:
@@ -54,7 +54,7 @@ class CompiledRanking:
         """
         index, one = self._index, np.float32(1)
         for place, start, end in zip(places, starts, ends, strict=True):
-            if self._gains[place] == 0:  # threads may both come here: they find the same
+            if self._gains[place] == 0:  # two threads may get here: they find the same
                 self._gains[place] = self._greatest_gain(
                     start, end, index.passages, index.counts, index.lengths, self._inverse
                 )
@@ -90,7 +90,7 @@ def _loops() -> tuple[Any, Any]:
 
     @numba.njit(nogil=True, fastmath=False)
     def first_from(passages: Any, low: Any, end: Any, wanted: Any) -> Any:
-        """The first posting at or behind ``low`` whose passage is ``wanted`` or a later one."""
+        """The first posting at or after ``low`` whose passage is ``wanted`` or a later one."""
         step = 1
         high = low
         while high < end and passages[high] < wanted:

@@ -1,8 +1,8 @@
-"""A corpus of passages: JSON lines on disk, read where they lie, or a list in memory.
+"""A corpus of passages: JSON lines on disk, read in place, or a list in memory.
 
 Each line is ``{"id": ..., "contents": "\\"Title\\"\\ntext"}``; ``title`` and ``text`` may stand in place of
 ``contents``. A file is scanned once; afterwards a passage costs one read at a known offset, so a corpus
-of any size takes 16 bytes of mapped memory a passage.
+of any size takes 16 bytes of mapped memory per passage.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ Ranked = tuple[Sequence[int] | np.ndarray, Sequence[float] | np.ndarray]
 
 
 class CorpusRetriever(CheckedRetriever):
-    """Base of the retrievers that rank the passages of a corpus of their own, one query after the other.
+    """Base of the retrievers that rank the passages of their own corpus, one query at a time.
 
     A subclass sets ``corpus`` and ``_settings``, and implements ``rank``; or ``_search``, if it
     answers several queries together.
@@ -248,9 +248,9 @@ def _open_file(path: Path, on_error: str) -> Corpus:
 
 
 def _scan(path: Path) -> tuple[np.ndarray, dict[str, Any]]:
-    """Offsets [N, 2] of the well-formed lines, and what else is to be known of the file."""
+    """Offsets [N, 2] of the well-formed lines, and what else there is to know about the file."""
     digest = hashlib.sha256()
-    offsets, hashes, numbers = array("q"), array("Q"), array("q")  # 8 bytes an entry
+    offsets, hashes, numbers = array("q"), array("Q"), array("q")  # 8 bytes per entry
     malformed: list[tuple[int, str]] = []
     position = 0
     with open(path, "rb") as file:

@@ -58,9 +58,9 @@ class DenseRetriever(CorpusRetriever):
         on_error: ``raise`` or ``skip``, for malformed lines of the corpus.
 
     Raises:
-        IndexMismatchError: the index is of another corpus or model.
+        IndexMismatchError: the index belongs to another corpus or model.
         DamagedIndexError: its file is missing or cut off, or belongs to another index.
-        NoIndexError: there is none, and the corpus is too large to be encoded now.
+        NoIndexError: there is no index, and the corpus is too large to be encoded now.
     """
 
     def __init__(
@@ -139,11 +139,11 @@ def build_dense_index(
 
     Args:
         kind: ``flat``, ``hnsw`` or ``ivfpq``.
-        storage: how vectors are kept on disk and, by flat and hnsw, searched: ``float32``,
+        storage: how vectors are kept on disk and, for flat and hnsw, searched: ``float32``,
             ``float16`` or ``int8``.
-        shard_size: passages of one file of vectors; an interruption loses less than one.
+        shard_size: passages per file of vectors; an interruption loses less than one file.
         batch_size: passages given to the encoder at a time.
-        settings: more of ``VectorIndexSettings``.
+        settings: other fields of ``VectorIndexSettings``.
 
     Raises:
         IndexMismatchError: the folder holds an index of another corpus, model or form.
@@ -195,10 +195,10 @@ class NoIndexError(ValueError):
 
 
 def require_index_of_file(retriever: Any, settings: Mapping[str, Any], corpus: Any) -> None:
-    """Raises ``NoIndexError`` by the size of a file, which is known before it is read.
+    """Raises ``NoIndexError``, judging by the size of a file, which is known before it is read.
 
     Args:
-        retriever: name of a retriever, or one.
+        retriever: a retriever, or the name of one.
         settings: its arguments.
         corpus: path of the corpus, if one was given.
     """

@@ -18,7 +18,7 @@ _ADDRESS = ("http://", "https://")
 
 
 def retriever_names() -> list[str]:
-    """The names that ``make_retriever`` knows, addresses apart."""
+    """The names that ``make_retriever`` knows, apart from addresses."""
     return RETRIEVERS.names()
 
 

@@ -40,7 +40,7 @@ class HybridRetriever(CheckedRetriever):
 
     @property
     def wants_contexts(self) -> bool:
-        """Results depend on contexts: as soon as those of one part do."""
+        """Results depend on contexts as soon as those of one part do."""
         return any(map(wants_contexts, self.parts))
 
     @property
@@ -82,7 +82,7 @@ def make_hybrid(
     """A hybrid of retrievers by name over one corpus.
 
     Args:
-        settings: more arguments of each, by name, such as ``{"e5": {"index": "DIR"}}``.
+        settings: further arguments of each, by its name, such as ``{"e5": {"index": "DIR"}}``.
     """
     from paw_gym.internals.naming import did_you_mean
 

@@ -58,7 +58,7 @@ def read_meta(folder: Path, form: str, corpus: str | None) -> dict[str, Any]:
 
 
 def claim(note: Path, mine: Mapping[str, Any]) -> None:
-    """Writes the note of a build that begins, or checks that one that goes on is the same."""
+    """Writes the note of a new build, or checks that a resumed build has the same note."""
     if note.is_file():
         require_same(note.parent, json.loads(note.read_text(encoding="utf-8")), mine)
         return
@@ -77,7 +77,7 @@ def require_same(folder: Path, found: Mapping[str, Any], wanted: Mapping[str, An
 
 
 def only_builder(folder: Path) -> AbstractContextManager[None]:
-    """Makes the folder of an index and keeps other builds out of it; a killed process lets it go."""
+    """Makes the folder of an index and keeps other builds out of it; a killed process releases it."""
     return only_process(
         folder,
         "Another process is building the index in {folder}. Wait until it is done, or choose another folder.",
@@ -85,9 +85,9 @@ def only_builder(folder: Path) -> AbstractContextManager[None]:
 
 
 def reserve(path: Path) -> None:
-    """Takes the room on the disk that a file of holes will need.
+    """Reserves the disk space that a sparse file will need.
 
-    Writing a mapped file on a full disk ends the process with a bus error; this fails before.
+    Writing a mapped file on a full disk ends the process with a bus error; this fails before that.
     """
     if not hasattr(os, "posix_fallocate"):  # macOS, Windows
         return

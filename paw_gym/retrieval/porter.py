@@ -1,7 +1,7 @@
 """Porter's stemmer (1980) with the two departures of its author's own program, as Lucene has it.
 
 The departures: the suffixes ``bli`` (not ``abli``) and ``logi``. Stemmers on the package index either
-lack them or carry a second algorithm, and BM25 that is to agree with Lucene needs exactly this one.
+lack them or carry a second algorithm, and to agree with Lucene, BM25 needs exactly this one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def stem(word: str) -> str:
 
 
 def _kinds(word: str) -> str:
-    """``c`` or ``v`` for each letter; y is a vowel behind a consonant."""
+    """``c`` or ``v`` for each letter; y is a vowel after a consonant."""
     kinds = ""
     for index, letter in enumerate(word):
         vowel = letter in "aeiou" or (letter == "y" and index > 0 and kinds[-1] == "c")
@@ -84,7 +84,7 @@ def _tidy(rest: str) -> str:
 
 
 def _replace(word: str, suffixes: dict[str, str], above: int) -> str:
-    """Replaces the longest suffix that is there, if what stands before it has a measure above ``above``."""
+    """Replaces the longest suffix that is there, if the part before it has a measure above ``above``."""
     for length in range(min(7, len(word)), 1, -1):
         suffix = word[-length:]
         if suffix in suffixes:

@@ -25,11 +25,11 @@ from paw_gym.retrieval.factory import RETRIEVERS
 class RemoteRetriever(CheckedRetriever):
     """Asks a retrieval server.
 
-    An address that ends in ``/retrieve`` is spoken to in Search-R1's format. Otherwise the server is
+    An address that ends in ``/retrieve`` is asked in Search-R1's format. Otherwise the server is
     asked what it is, and one that does not know ``/v1/info`` is taken for a Search-R1 server.
 
     Args:
-        token: what it wants to be shown; ``None``: the token of this user's own server.
+        token: what the server asks for; ``None``: the token of this user's own server.
         attempts: how often to ask before a search has failed.
         backoff: seconds before the second attempt, doubled for each after it.
         batch_size: queries sent in one request.
@@ -74,7 +74,7 @@ class RemoteRetriever(CheckedRetriever):
 
     @property
     def fingerprint(self) -> str:
-        """The server's; if it has none, a hash of its address."""
+        """The server's fingerprint; if it has none, a hash of its address."""
         own = self.info().get("fingerprint")
         return str(own) if own else settings_digest({"retriever": self.client.url})
 
@@ -107,7 +107,7 @@ class RemoteRetriever(CheckedRetriever):
     def _results(
         self, path: str, payload: Mapping[str, Any], key: str, hits: Callable[[Any], list[Hit]]
     ) -> list[list[Hit]]:
-        """Of each query that is asked there, what ``hits`` reads from its entry under ``key``."""
+        """For each query that is asked there, what ``hits`` reads from its entry under ``key``."""
         try:
             answer = self.client.ask("POST", path, payload)
         except HttpError as error:

@@ -1,7 +1,7 @@
 """A language model that plays the search engine (ZeroSearch, Sun et al. 2025).
 
-It writes documents that help to answer the question, or, on purpose, such as do not; the share of
-the latter rises over training. The model is reached through an OpenAI-compatible endpoint.
+It writes documents that help to answer the question, or, on purpose, some that do not; the share
+of the latter rises over training. The model is reached through an OpenAI-compatible endpoint.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class EndpointWriter:
             answer = self.client.ask("POST", "/chat/completions", request, read=read_chat)
         except HttpError as error:
             raise RetrieverError(str(error)) from error
-        return _documents(split_thought(answer["text"])[1], count)  # a thought knows the answer
+        return _documents(split_thought(answer["text"])[1], count)  # a thought may tell the answer
 
     def _prompt(self, query: str, context: SearchContext, count: int, noisy: bool) -> str:
         known = context.golden_answers if self.tell_answers else ()
@@ -135,13 +135,13 @@ class EndpointWriter:
         return head + _FORM.format(query=query, question=context.question)
 
     def settings(self) -> dict[str, Any]:
-        """See ``DocumentWriter``; what a model writes at a temperature is not in it."""
+        """See ``DocumentWriter``; the text that a model samples is not part of it."""
         kept = ("model", "tell_answers", "temperature")
         return {name: getattr(self, name) for name in kept}
 
 
 def _documents(text: str, count: int) -> list[str]:
-    """The documents of a response; one without numbers is one document."""
+    """The documents of a response; a response without numbers is one document."""
     parts = _DOCUMENT.split(text)
     return [p.strip() for p in (parts[1:] if len(parts) > 1 else parts) if p.strip()][:count]
 
@@ -176,7 +176,7 @@ class SimulatedRetriever(CheckedRetriever):
         curriculum: settings of ``Curriculum``.
         tell_answers: whether the model may see the golden answers when it is to be useful.
         max_tokens: longest response for one document.
-        seed: of the choice between useful and noisy.
+        seed: seeds the choice between useful and noisy.
         attempts: how often to ask before a search has failed.
         backoff: seconds before the second attempt, doubled for each after it.
         writer: who writes: ``model``, the one at ``url``; ``script``, fixed sentences for tests and dry
@@ -231,7 +231,7 @@ class SimulatedRetriever(CheckedRetriever):
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the writer and the settings; what a model writes at a temperature is not in it."""
+        """Hash of the writer and the settings; the text that a model samples is not part of it."""
         return settings_digest(
             {
                 "retriever": "simulated",
@@ -261,7 +261,7 @@ class SimulatedRetriever(CheckedRetriever):
         return found
 
     def is_noisy(self, query: str, context: SearchContext, share: float) -> bool:
-        """Says if this search gets a noisy result when that share of all does."""
+        """Says if this search gets a noisy result when that share of all searches does."""
         key = json.dumps([self.seed, query, context.question, context.seed])
         uniform = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") / 2**64
         return uniform < share

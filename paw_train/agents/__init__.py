@@ -1,4 +1,4 @@
-"""Agents to compare with: prompting methods, and the ends of the scale; one file a method.
+"""Agents to compare with: prompting methods, and the ends of the scale; one file per method.
 
 A file of this folder registers its agents; another package names its class under the entry-point group
 ``paw_train.agents``, by the agent's name.

@@ -132,7 +132,7 @@ class ActionForm:
 
 
 def _paired(messages: Sequence[Message], said: list[Response]) -> dict[int, Response]:
-    """The response that each assistant's message was; a dialogue may have forgotten its oldest ones."""
+    """The response behind each assistant message; a dialogue may have forgotten its oldest ones."""
     found = {}
     for number in reversed(range(len(messages))):
         if messages[number]["role"] == "assistant":
@@ -161,7 +161,7 @@ def ask_for_tools(template: PromptTemplate) -> PromptTemplate:
 
 
 def problem_of(response: Response, form: ActionForm) -> str | None:
-    """Why an answer is no action, where its text does not show it.
+    """Why an answer is not an action, if its text does not show it.
 
     One of ``truncated``, ``tool call``, ``unknown tool``, ``tool arguments``, ``refusal``,
     ``content filter``, ``empty``, or ``None``.

@@ -12,7 +12,7 @@ from paw_train.settings.base import Group, Positive
 
 
 class BestOfNSettings(Group):
-    """Of ``best_of_n``."""
+    """Settings of ``best_of_n``."""
 
     n: Positive = 4
     """episodes of each task"""

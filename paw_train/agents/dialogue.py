@@ -15,7 +15,7 @@ from paw_train.rollouts.policy import Message, Policy, Request, Response, Sampli
 from paw_train.settings.rollout import RolloutSettings
 
 _SHORTENED = 6
-"""times that a dialogue is shortened which a server refuses for its length"""
+"""times that a dialogue is shortened if a server refuses it for its length"""
 _KEPT = 0.75
 """share of the room for turns that is left after some were forgotten: the dialogue then grows again for
 several turns, and what was computed for it (here, or by a server that keeps prefixes) is used again"""
@@ -28,7 +28,7 @@ class Dialogue:
     Args:
         chat: the policy's chat format; ``None``: messages only.
         count: the tokens of a dialogue by the model's own tokenizer, or ``None``.
-        task: a part of the first message. If that message alone is too long, it loses what stands behind the
+        task: a part of the first message. If that message alone is too long, it loses what comes after the
             task; ``None``: it stays whole.
     """
 
@@ -102,7 +102,7 @@ class Dialogue:
             self._cut_first(limit, self._task)
 
     def _cut_first(self, limit: int, task: str) -> None:
-        """Leaves out what stands behind the task of a message that is too long: the oldest history."""
+        """Leaves out what comes after the task in a message that is too long: the oldest history."""
         text = str(self.messages[0]["content"])
         end = text.find(task) + len(task) if task in text else 0
         start, tail = text[:end], text[end:].removeprefix(_LEFT_OUT)
@@ -173,7 +173,7 @@ class Dialogues:
     def _shorten(self, dialogue: Dialogue) -> bool:
         """Shortens a dialogue that was refused for its length; false if nothing in it can be left out.
 
-        Down to the server's limit; if the limit is unknown, or kept by our own count, by a quarter of
+        Down to the server's limit; if the limit is unknown, or met by our own count, by a quarter of
         that count.
         """
         before, room = dialogue.notes, dialogue.tokens - 1

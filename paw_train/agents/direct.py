@@ -117,7 +117,7 @@ class ExpertAgent(TurnAgent):
 
 @AGENTS.register("random")
 class RandomAgent(TurnAgent):
-    """Uniform over the admissible actions; where none are listed, random words of the instruction."""
+    """Uniform over the admissible actions; if none are listed, random words of the instruction."""
 
     name = "random"
     needs_policy = False

@@ -1,4 +1,4 @@
-"""Few-shot examples: made by the environment's own expert, on other tasks than those that count, or a user's.
+"""Few-shot examples: made by the environment's own expert, on tasks other than those that count, or a user's.
 
 A user's own are a TOML file::
 
@@ -156,7 +156,7 @@ def write_examples(
         token_budget: of all together, at four characters a token.
         observation_chars: longer observations and instructions are shortened.
 
-    Where no whole episode fits, the beginning of one is the example.
+    If no whole episode fits, the beginning of one is the example.
     """
     if count == 0:
         return []
@@ -225,7 +225,7 @@ def shortened(text: str, characters: int) -> str:
 def example_kwargs(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of the environment that examples come from.
 
-    With ``data_dir`` that is the environment's embedded default: real data often comes without a
+    With ``data_dir`` examples come from the environment's embedded default: real data often comes without a
     training split, and generated tasks cannot be among those that count. The step budget is the
     environment's own: an example is a task solved.
     """

@@ -37,7 +37,7 @@ _ITEM = "{observation}\n{action}"
 
 
 class LikelihoodSettings(Group):
-    """Of ``likelihood``."""
+    """Settings of ``likelihood``."""
 
     normalise: Literal["tokens", "characters", "none"] = "tokens"
     """what an action's log-probability is divided by: its ``tokens``, its ``characters``, or ``none``:
@@ -52,8 +52,8 @@ class LikelihoodSettings(Group):
 class LikelihoodAgent(TurnAgent):
     """Takes the admissible action with the highest log-probability per token, always.
 
-    Of equal ones the first listed wins; temperature has no effect. Where an action has words to fill in
-    (WebShop's ``search[...]``), they are those of the task.
+    Of equal ones, the first listed wins; temperature has no effect. If an action has words to fill in
+    (WebShop's ``search[...]``), they come from the task.
     """
 
     name = "likelihood"
@@ -160,7 +160,7 @@ class _LikelihoodResponder:
         return self._dialogues.add_message(view.episode, view.prompt).ids or []
 
     def _session(self, growing: bool) -> ScoringSession:
-        """For dialogues one that stays, for prompts that stand alone a new one."""
+        """For dialogues a session that stays, for prompts that stand alone a new one."""
         if growing and self._growing is not None:
             return self._growing
         session: ScoringSession = self.policy.scoring(growing)  # type: ignore[attr-defined]

@@ -38,10 +38,10 @@ class Spent:
 
     calls: int = 0
     prompt_tokens: int = 0
-    """of all contexts, each whole as often as it was sent"""
+    """of all contexts, each counted whole as often as it was sent"""
     completion_tokens: int = 0
     counted: bool = True
-    """false where the tokens of some call are unknown: the sums are then a lower bound"""
+    """false if the tokens of some call are unknown: the sums are then a lower bound"""
     cached_tokens: int = 0
     """of the contexts' tokens, those in a server's prefix cache"""
 
@@ -121,7 +121,7 @@ class MeteredPolicy:
         return math.ceil(len(self.system) / CHARACTERS_A_TOKEN) if ids is None else len(ids)
 
     def _system_ids(self) -> list[int] | None:
-        """In tokens it stands before the first user message, as ``ChatFormat.dialogue`` writes it."""
+        """The system message's tokens before the first user message, as ``ChatFormat.dialogue`` writes it."""
         if self.chat is None:
             return None
         return self.chat.content(f"{self.system}\n\n") if self.system else []
@@ -146,7 +146,7 @@ class MeteredPolicy:
         return getattr(self.inner, "stopped", None)
 
     def count_tokens(self, messages: Sequence[Message]) -> int | None:
-        """The tokens of a dialogue by the model's own tokenizer, where there is one."""
+        """The tokens of a dialogue by the model's own tokenizer, if there is one."""
         count = getattr(self.inner, "count_tokens", None)
         found: int | None = count(messages) if count else None
         return found
@@ -241,8 +241,8 @@ class MeteredPool(EnvPool):
     """A pool that notes in each transition what was asked and answered for it (``info["agent"]``).
 
     ``finish_reason`` and ``problem`` of the answer that was taken, the ``tools`` that were offered; with
-    ``messages`` also ``calls``,
-    every request since the step before (several where an agent votes or reflects): see ``call_record``.
+    ``messages`` also ``calls``, every request since the step before (several if an agent votes or
+    reflects): see ``call_record``.
 
     Args:
         meter: has made the calls.
@@ -299,11 +299,11 @@ def call_record(call: Call, before: Sequence[Message]) -> dict[str, Any]:
     """A call as JSON values; ``exchanges`` puts calls together again.
 
     Args:
-        before: the messages of the episode's call before, whose beginning is not written again.
+        before: the messages of the episode's previous call, whose beginning is not written again.
 
     Returns:
-        ``same`` (how many messages are those that ``before`` begins with), ``messages`` (those after
-        them, as sent), ``text`` (as received), and where there are any ``reasoning``,
+        ``same`` (how many messages ``before`` also begins with), ``messages`` (those after
+        them, as sent), ``text`` (as received), and, if there are any, ``reasoning``,
         ``finish_reason``, ``tool_calls``, ``refusal``, ``tokens``.
     """
     same = 0
@@ -339,7 +339,7 @@ class Exchange:
     """of the answer, as received"""
     finish_reason: str | None = None
     reasoning: str | None = None
-    """the thought, where the server gave it apart from the text"""
+    """the thought, if the server gave it apart from the text"""
     tool_calls: list[dict[str, Any]] = field(default_factory=list)
     refusal: str | None = None
     tokens: Sequence[int] | None = None

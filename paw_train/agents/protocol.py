@@ -28,7 +28,7 @@ Done = Callable[[Episode], None]
 
 
 class NoSettings(Group):
-    """Of an agent that has none."""
+    """Settings of an agent that has none."""
 
 
 class Agent(ABC):

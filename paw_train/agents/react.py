@@ -30,7 +30,7 @@ _TASK = "Now the task that you are to solve."
 
 
 class ReactSettings(Group):
-    """Of ``react``."""
+    """Settings of ``react``."""
 
     examples: Count = 2
     """solved examples in the prompt; 0: none"""

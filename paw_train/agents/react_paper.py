@@ -2,7 +2,7 @@
 
 Source: Yao et al., arXiv 2210.03629. In contrast to ``react``, the prompt does not list the admissible
 actions, and the model writes thoughts as lines of their own whenever it likes, and sees the paper's number of
-examples, of the task's own type where the paper has that. Deviations are listed in docs/baselines.md.
+examples, of the task's own type if the paper has that. Deviations are listed in docs/baselines.md.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _EXAMPLES = "Here {are} of how it is done:\n\n{examples}"
 _MEMORY = "You have tried this task before, without success. Your notes on these trials:\n{notes}"
 _TASK = "Here is your task.\n\n{task}"
 _CANDIDATES, _CANDIDATES_OF_TYPES = 12, 40
-"""expert episodes looked through for each example; and where every type of task must be among them"""
+"""expert episodes looked through for each example; the second if every type of task must be among them"""
 
 
 class ReactPaperSettings(Group):
-    """Of ``react_paper``."""
+    """Settings of ``react_paper``."""
 
     examples: Count | None = None
     """examples in a prompt; null: the paper's number (2 for commands, 6 for questions, 1 for the shop)"""
@@ -144,7 +144,7 @@ class Talk:
     calls: int = 0
     """requests so far"""
     reply: str | None = None
-    """the next message to the model, where it is not the environment's observation"""
+    """the next message to the model, if it is not the environment's observation"""
     asked_again: bool = False
     """whether the last line was a thought that lacked its action"""
     said: list[list[str]] = field(default_factory=list)
@@ -238,7 +238,7 @@ class ReactPaperResponder:
             return Answer(acts=False)
         if view.history:
             return self._stop(talk, "lines used up")
-        return self._act(talk, view, text, text)  # an episode has a step: this one is refused
+        return self._act(talk, view, text, text)  # an episode must have a step: this one is refused
 
     def _act(self, talk: Talk, view: View, action: str, text: str) -> Answer:
         notes: dict[str, Any] = {"said": [*talk.said, [text]]}

@@ -34,7 +34,7 @@ EARLIER = "\nNotes from the tries before:\n{notes}\n"
 
 
 class TrialsSettings(Group):
-    """Of agents with several trials."""
+    """Settings of agents with several trials."""
 
     trials: Positive = 3
     """tries at a task, the first included"""
@@ -61,7 +61,7 @@ class TrialsAgent(Agent):
         """A responder for one trial, given the notes on each task, by its id."""
 
     def prompts(self) -> list[str]:
-        """Those of a trial, and how it is asked to reflect."""
+        """Those of a trial, and how the model is asked to reflect."""
         return [*super().prompts(), REFLECT, EARLIER]
 
     def run(self, pool: EnvPool, task_ids: Sequence[str], seed: int, done: Done) -> None:
@@ -135,7 +135,7 @@ class TrialsAgent(Agent):
 
 
 class ReflexionSettings(TrialsSettings, ReactSettings):
-    """Of ``reflexion``: those of ``react``, and more."""
+    """Settings of ``reflexion``: those of ``react``, and more."""
 
 
 @AGENTS.register("reflexion")

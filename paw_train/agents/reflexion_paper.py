@@ -22,7 +22,7 @@ from paw_train.settings.base import Positive
 
 
 class ReflexionPaperSettings(TrialsSettings, ReactPaperSettings):
-    """Of ``reflexion_paper``: those of ``react_paper``, and more."""
+    """Settings of ``reflexion_paper``: those of ``react_paper``, and more."""
 
     trials: Positive = 12
     """tries at a task, the first included"""
@@ -71,7 +71,7 @@ class _ReflexionPaperResponder(ReactPaperResponder):
 
 
 def _repeats(view: View) -> int:
-    """The number of times in a row that the last action had its result."""
+    """The number of times in a row that the last action had the same result."""
     results = [turn.observation for turn in view.history[1:]] + [view.observation]
     steps = list(zip((turn.action for turn in view.history), results, strict=True))
     count = 0

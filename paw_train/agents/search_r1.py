@@ -33,12 +33,12 @@ _TAGS = ("search", "answer")
 
 
 class SearchR1Settings(Group):
-    """Of ``search_r1``."""
+    """Settings of ``search_r1``."""
 
     turns: Positive = 4
     """most turns of the model; the environment's own ``max_steps`` holds as well"""
     information_tokens: Positive = 500
-    """longer search results are truncated, where the model's tokenizer is known"""
+    """longer search results are truncated, if the model's tokenizer is known"""
 
 
 @AGENTS.register("search_r1")

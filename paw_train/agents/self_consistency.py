@@ -18,7 +18,7 @@ from paw_train.settings.base import Group, Positive
 
 
 class SelfConsistencySettings(Group):
-    """Of ``self_consistency``."""
+    """Settings of ``self_consistency``."""
 
     samples: Positive = 5
     """answers a step"""
@@ -28,8 +28,8 @@ class SelfConsistencySettings(Group):
 class SelfConsistencyAgent(TurnAgent):
     """Samples k answers at each step and takes the action that most of them name.
 
-    Actions that the environment would accept have the vote; only where no answer names one do the
-    others. Of equally frequent ones the first sampled wins.
+    Only actions that the environment would accept are voted on; if no answer names one, the others are.
+    Of equally frequent ones, the first sampled wins.
     """
 
     name = "self_consistency"

@@ -1,4 +1,4 @@
-"""The RL algorithms, a file each, and PaW; ``experience`` applies them to an update, ``update`` learns.
+"""The RL algorithms, one file each, and PaW; ``experience`` applies them to an update, ``update`` learns.
 
 Importing the package registers the advantage estimators of its files (``estimator.ADVANTAGES``).
 """

@@ -26,12 +26,12 @@ if TYPE_CHECKING:  # see update.py
 
 
 def value_count(totals: MiniBatchTotals, level: str) -> int:
-    """How many values a mini-batch has: one a transition (``turn``), or one an action token."""
+    """How many values a mini-batch has: one per transition (``turn``), or per action token."""
     return totals.action_tokens if level == "token" else totals.sequences
 
 
 def value_places(batch: Batch, level: str) -> Tensor:
-    """[B, T] bool: tokens before which there is a value: each of an action, or its first."""
+    """[B, T] bool: tokens before which there is a value: all of an action, or its first."""
     if level == "token":
         return batch.action
     first = batch.action.clone()
@@ -63,7 +63,7 @@ class Critic:
         settings: learning rate, clipping.
         level: ``turn`` or ``token``.
         micro_batch_tokens: padded tokens of one forward pass.
-        max_grad_norm: as of the policy.
+        max_grad_norm: as for the policy.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Critic:
         self.settings, self.level, self.budget = settings, level, micro_batch_tokens
         self.device, self.pad_id = policy.device, policy.pad_id
         self.decoder: Any = copy.deepcopy(policy.model.get_decoder())
-        # the decoder may be frozen in the policy (LoRA); a critic learns in all of it
+        # the decoder may be frozen in the policy (LoRA); a critic trains all of it
         self.decoder.requires_grad_(True)
         self.head = torch.nn.Linear(policy.model.config.hidden_size, 1).to(self.device)
         torch.nn.init.zeros_(self.head.weight)
@@ -93,7 +93,7 @@ class Critic:
         )
 
     def values(self, rows: Sequence[TokenRow]) -> list[Tensor]:
-        """Values before the action tokens of rows: of each row [T] or shorter, on the CPU.
+        """Values before the action tokens of rows: for each row [T] or shorter, on the CPU.
 
         At turn level those before the first token of each action; 0 elsewhere.
         """

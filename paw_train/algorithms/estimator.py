@@ -1,6 +1,6 @@
-"""Advantage estimators by name: what each declares about itself, and what it reads of an update.
+"""Advantage estimators by name: what each declares about itself, and what it reads from an update.
 
-An algorithm is a file of this folder: its formula as a pure function, and an estimator that applies it to the
+An algorithm is a file in this folder: its formula as a pure function, and an estimator that applies it to the
 transitions of one update. A new estimator is one decorated function, here or in another package:
 
 ```python
@@ -64,14 +64,14 @@ class UpdateView:
     gamma: float
     """the discount: that of the settings, else the estimator's own default"""
     read_anchors: Callable[[], list[str]]
-    """makes ``anchors``; raises ``ValueError`` where a transition lacks its observation"""
+    """makes ``anchors``; raises ``ValueError`` if a transition lacks its observation"""
     critic: CriticView | None = None
     """for an estimator that ``needs_critic``, else ``None``"""
     previous: Tensor | None = None
     """[N] number of the transition before each one, -1 at the beginning of an episode; for an estimator
     that compares ``branches``, else ``None``"""
     penalties: Tensor | None = None
-    """[N] float64, the part of ``rewards`` that is the penalty of an invalid response, where it is charged to
+    """[N] float64, the part of ``rewards`` that is the penalty of an invalid response, if it is charged to
     its own step (``algorithm.penalty: step``); else ``None``"""
     deviation: Tensor | None = None
     """[E] what ``scaled`` divides by, with ``algorithm.normalize: batch``; else ``None``"""
@@ -99,7 +99,7 @@ class UpdateView:
     @property
     def scores(self) -> Tensor:
         """[N] what each response is judged by: the return of its episode, or with ``penalty: step`` that
-        return without penalties, and its own."""
+        return without penalties, plus its own penalty."""
         if self.penalties is None:
             return self.returns[self.episode]
         return step_scores(self.rewards, self.penalties, self.episode)
@@ -131,14 +131,14 @@ class AdvantageEstimator:
     """
 
     function: Estimate
-    """takes an ``UpdateView``; returns advantages [N], or with a critic by decision the pair (advantages [D],
-    value targets [D])"""
+    """takes an ``UpdateView``; returns advantages [N], or with a critic, by decision, the pair (advantages
+    [D], value targets [D])"""
     grouped: bool = False
     """whether an episode is compared with others of its task: needs ``rollout.group_size`` 2 or more"""
     needs_critic: bool = False
     """whether a critic is trained beside the policy; episodes are then not compared with each other"""
     default_gamma: float = 1.0
-    """the discount where ``algorithm.gamma`` is null"""
+    """the discount if ``algorithm.gamma`` is null"""
     branches: bool = False
     """whether branches of an episode are compared; others are refused with ``rollout.branching``"""
     step_penalties: bool = False
@@ -152,7 +152,7 @@ class AdvantageEstimator:
         """(advantages, value targets), both float64; the targets are ``None`` without a critic.
 
         Raises:
-            ValueError: the function returned something else than it declares.
+            ValueError: the function returned something other than it declares.
         """
         found = self.function(update)
         advantages, targets = found if isinstance(found, tuple) else (found, None)
@@ -191,7 +191,7 @@ def estimator(
     branches: bool = False,
     step_penalties: bool = False,
 ) -> Callable[[Estimate], AdvantageEstimator]:
-    """A decorator: the function as an ``AdvantageEstimator``; see there for the arguments."""
+    """A decorator that makes a function an ``AdvantageEstimator``; see there for the arguments."""
 
     def decorate(function: Estimate) -> AdvantageEstimator:
         return AdvantageEstimator(
@@ -217,7 +217,7 @@ def advantage_estimator(name: str) -> AdvantageEstimator:
 
 
 def require_registered(settings: Settings) -> None:
-    """Checks what settings name in a registry, before a run starts.
+    """Checks the registered names that settings use, before a run starts.
 
     Raises:
         ValueError: an unknown estimator, loss or selection (names the nearest), or groups that are too

@@ -54,7 +54,7 @@ class Prepared:
     advantages: Tensor
     """[N], or [A] by action token"""
     plan: WorldModelPlan
-    """selection and weights of the world model; [G] lambdas are of ``wm_groups``"""
+    """selection and weights of the world model; its [G] lambdas are those of ``wm_groups``"""
     entropy: Tensor
     """[N] action entropy of each transition"""
     wm_groups: Tensor
@@ -77,9 +77,9 @@ def prepare(
         algorithm: how rewards become advantages.
         objective: settings of the loss.
         world_model: settings of the world-model term.
-        max_return: R_max; or, of several environments, that of each by its name
+        max_return: R_max; or, with several environments, that of each by its name
             (``Trajectory.environment``).
-        signals: what the settings need of forward passes: see ``Signals``.
+        signals: results of the forward passes that the settings need: see ``Signals``.
         ask: ids between an observation and the next response, for world-model horizons above 1.
 
     Raises:
@@ -111,7 +111,7 @@ def prepare(
 
 
 def _with_advantages(pool: Pool, advantages: Tensor) -> list[TokenRow]:
-    """The pool's rows with advantages [A], importance weights among them.
+    """The pool's rows with advantages [A], multiplied by importance weights.
 
     The clipped surrogate is linear in the advantage, clip included, if the factor is above 0.
     """
@@ -124,7 +124,7 @@ def _with_advantages(pool: Pool, advantages: Tensor) -> list[TokenRow]:
 
 
 def _with_targets(rows: Sequence[TokenRow], pool: Pool, targets: Tensor) -> list[TokenRow]:
-    """Rows with a critic's targets: of each action token, or of each transition at its first."""
+    """Rows with a critic's targets: of each action token, or of each transition at its first one."""
     at_tokens = targets
     if len(targets) < len(pool.turn):
         at_tokens = torch.zeros(len(pool.turn), dtype=targets.dtype)
@@ -163,7 +163,7 @@ def _with_weights(
     columns = pool.by_row(own[turns], OBSERVATION)
     found = [replace(row, wm_weight=column) for row, column in zip(rows, columns, strict=True)]
     for number, row in enumerate(rows if horizon > 1 else ()):
-        # a row without a transition reads the last one's, which has nothing ahead
+        # a row without a transition reads those of the last one, which has nothing ahead
         weights = factors[max(row.turn), 1:].tolist()
         while weights and not weights[-1]:
             weights.pop()
@@ -187,7 +187,7 @@ def _needed(signal: Tensor | None, name: str) -> Tensor:
 
 
 def _penalties(objective: ObjectiveSettings, signals: Signals) -> Tensor | None:
-    """[A] float64, what each action token's KL takes off the reward; ``None`` where it is not there."""
+    """[A] float64, what each action token's KL takes off the reward; ``None``: no KL is taken off."""
     if objective.kl_in != "reward" or objective.kl_coef == 0:
         return None
     return objective.kl_coef * _needed(signals.kl, "kl").double()
@@ -225,7 +225,7 @@ def _view(
 
 
 def _task_deviation(pool: Pool) -> Tensor:
-    """[E] standard deviation (n - 1) of returns without penalties, over each environment; 1 for 0."""
+    """[E] standard deviation (n - 1) of returns without penalties, over each environment; 1 in place of 0."""
     earned = pool.earned
     found = torch.ones_like(earned)
     names = [e.environment for e in pool.episodes]
@@ -256,7 +256,7 @@ def _first_tokens(pool: Pool) -> Tensor:
 
 
 def _scale(pool: Pool, weighting: str) -> Tensor:
-    """[N] factors with which a token mean weighs tokens as asked, branches by their shares."""
+    """[N] factors that make a token mean weigh tokens as asked, and branches by their shares."""
     # the surrogate is linear in the advantage, clip included: scaling it weighs the tokens
     lengths = pool.lengths.double()
     shares = pool.shares
@@ -348,7 +348,7 @@ def _max_returns(
 
 
 def _mean_returns(pool: Pool, group: Tensor) -> Tensor:
-    """[G] mean return of each group's episodes, those that branched at their shares."""
+    """[G] mean return of each group's episodes, those that branched weighted by their shares."""
     ends = torch.cat([pool.episode[1:] != pool.episode[:-1], torch.tensor([True])])
     shares = pool.shares[ends]
     sums = torch.zeros(int(group.max()) + 1, dtype=torch.float64)

@@ -40,8 +40,8 @@ def gigpo(
     autojunk: bool = False,
     penalties: FloatArray | None = None,
 ) -> Tensor:
-    """GiGPO (Feng et al. 2025): the episode's advantage plus one among steps taken from the same
-    state.
+    """GiGPO (Feng et al. 2025): the episode's advantage plus an advantage among steps taken from
+    the same state.
 
     `A = A_episode + omega * A_step`. `A_episode` is `grpo` on the episode returns. `A_step`
     collects all steps of a rollout group that share an anchor state and standardises their
@@ -63,7 +63,7 @@ def gigpo(
             of the group, so that an episode counts as often as it has steps (the authors' code).
         autojunk: difflib's own heuristic for long texts, as in the authors' code.
         penalties: [S] the part of each reward that is charged to its own step alone, as in the authors'
-            code: it is left out of the other steps' episode return and return-to-go. None: there is none.
+            code: it is left out of the other steps' episode return and return-to-go. None: no penalties.
 
     Returns:
         [S] advantages.
@@ -89,7 +89,7 @@ def gigpo(
     earned = step_scores(rewards, own, episodes)
     weights = episode_weights(episodes) if statistics == "episode" else None
     episode_advantage = standardized(earned, groups, normalize, weights)
-    # an episode without another one in its group is compared with none
+    # an episode that is alone in its group is compared with nothing
     episode_advantage *= _episodes_in(groups, episodes) > 1
     to_go = _returns_to_go(rewards - own, _episode_rows(episodes, as_list(step_index)), gamma) + own
     states = _anchor_groups(anchors, groups, similarity, autojunk)
@@ -153,8 +153,8 @@ def cluster_anchors(
         anchors: [S] raw observations of one rollout group.
         similarity: None for exact equality; otherwise a threshold in (0, 1]: a text joins the first
             cluster whose *first* member has a difflib ratio >= threshold with it, and opens a new
-            cluster when there is none. Similarity is not transitive, so which texts meet can depend
-            on their order.
+            cluster when there is none. Similarity is not transitive, so which texts end up together can
+            depend on their order.
         autojunk: see `is_similar`.
 
     Returns:
@@ -181,7 +181,7 @@ def cluster_anchors(
 
 
 def is_similar(text: str, other: str, threshold: float, autojunk: bool = False) -> bool:
-    """True if difflib's ratio of two texts reaches `threshold`, cheap bounds first.
+    """True if difflib's ratio of two texts reaches `threshold`; cheap bounds are tried first.
 
     `autojunk` is off by default: with it, which is difflib's own default and that of GiGPO's published
     code, every frequent character of a text of 200 characters or more is ignored, and two search pages

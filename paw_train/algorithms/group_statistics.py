@@ -1,7 +1,7 @@
 """Means and deviations over groups, which every estimator of advantages uses.
 
-Every "mean and std" is the same one: `(x - mean) / (std + EPS)` with the sample standard deviation (n - 1)
-over the members of the group; a group of one member gets 0, and so does a group of equal values. Where an
+Every "mean and std" means the same: `(x - mean) / (std + EPS)` with the sample standard deviation (n - 1)
+over the members of the group; a group of one member gets 0, and so does a group of equal values. If an
 entry is one step of an episode, ``weights`` say what it counts for in its group. Everything is computed in
 float64 without gradients, and returned in the type (float32 for lists) and on the device of what was given.
 """
@@ -24,16 +24,16 @@ def standardize(values: FloatArray) -> Tensor:
         values: [S].
 
     Returns:
-        [S]; 0 for a single value, and where all are equal.
+        [S]; 0 for a single value, and if all are equal.
     """
     found = as_values(values, "values")
     return in_form_of(standardized(found, [0] * len(found), divide=True), values)
 
 
 def step_scores(rewards: FloatArray, penalties: FloatArray, episodes: IdArray) -> Tensor:
-    """[S] what each step is judged by where a penalty is charged to its own step.
+    """[S] what each step is judged by when a penalty is charged to its own step.
 
-    The return of its episode without penalties, and its own penalty: the score of a step in GiGPO's
+    The return of its episode without penalties, plus its own penalty: the score of a step in GiGPO's
     published code.
 
     Args:

@@ -19,10 +19,10 @@ def split_optimizers(
     matrix_decay: float = 0.0,
     **adamw: Any,
 ) -> list[torch.optim.Optimizer]:
-    """AdamW, and Muon for the matrices of the blocks if it has a rate.
+    """AdamW, and Muon for the matrices of the blocks if ``matrix_lr`` is given.
 
     Args:
-        model: of transformers.
+        model: a model of transformers.
         masters: what is stepped in place of each of its trained parameters, in order.
         lr: rate of AdamW.
         matrix_lr: rate of Muon; ``None``: AdamW for the matrices too.
@@ -61,7 +61,7 @@ class Muon(torch.optim.Muon):
                 self._step(parameters, group)
 
     def _step(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
-        """Of parameters of one shape."""
+        """One step over parameters of one shape."""
         updates = []
         for parameter in parameters:
             gradient, state = parameter.grad, self.state[parameter]

@@ -1,9 +1,9 @@
 """PaW's world-model supervision, equation by equation (arXiv 2606.02388, section 3).
 
 Which transitions of an update are supervised (Eq. 4), with which loss (Eq. 7-8; training takes it token by
-token from `losses.world_model`), how strongly each group (Eq. 10) and each transition (Eq. 11).
+token from `losses.world_model`), how strongly each group (Eq. 10) and transition (Eq. 11) counts.
 
-Token tensors are `[B, T]`; position `t` is about token `t`. Nothing outside a mask is read, be it NaN.
+Token tensors are `[B, T]`; position `t` is about token `t`. Nothing outside a mask is read, not even NaN.
 """
 
 import math
@@ -29,7 +29,7 @@ def action_entropy(logprobs: FloatArray, mask: FloatArray) -> Tensor:
     """The paper's action entropy (section 3.1), over the sampled tokens only.
 
     `H = -(1 / |a|) * sum_i q_i log q_i` with `q_i` the probability of the i-th sampled token. Needs
-    only log-probabilities that the rollout or the training pass has made already. No gradient.
+    only log-probabilities that the rollout or the training pass has computed already. No gradient.
 
     Args:
         logprobs: [B, T] log-probabilities of the tokens, in nats.
@@ -137,7 +137,7 @@ def wm_weights(
     lambdas: FloatArray,
     shares: FloatArray | None = None,
 ) -> Tensor:
-    """The factor of each transition's loss, with which the update's sum is Eq. 11.
+    """The factor of each transition's loss that makes the update's sum Eq. 11.
 
     `w_i = lambda_g / (|G| |S_g|)` for a selected transition of group `g`, else 0. `|G|` counts all
     groups, those without a selected transition included.

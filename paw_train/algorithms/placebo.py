@@ -16,15 +16,15 @@ from paw_train.rollouts.tokens import ACTION, TokenRow
 def with_placebo(rows: Sequence[TokenRow], seed: int) -> list[TokenRow]:
     """Rows with ``placebo_ids``: each observation is another transition's with as many supervised tokens.
 
-    The rows with equally many take their observations from one another in a random circle, so none keeps
-    its own. One without a partner keeps it, and loses its weight.
+    Rows with equally many such tokens take their observations from one another in a random circle, so none
+    keeps its own. A row without a partner keeps its own, and loses its weight.
 
     Args:
         rows: of ``prepare``, one transition each.
         seed: of the circle.
 
     Raises:
-        ValueError: actions follow an observation in a row: another one there would change what they answer.
+        ValueError: actions follow an observation in a row: replacing it would change what they answer.
     """
     alike: dict[int, list[int]] = {}
     places = [[t for t, weight in enumerate(row.wm_weight or ()) if weight] for row in rows]

@@ -22,7 +22,7 @@ from paw_train.rollouts.tokens import ACTION, OBSERVATION, TokenRow
 class Pool:
     """The pool P of one update: N transitions of E episodes in G rollout groups, numbered in order.
 
-    Episodes that failed by an error of their environment are not in it.
+    Episodes that failed with an error of their environment are not in it.
     """
 
     episodes: list[Trajectory]
@@ -34,11 +34,11 @@ class Pool:
     rewards: Tensor
     """[N] float64, as the environment's agent interface gave them"""
     rows: list[TokenRow]
-    """their token rows, in order; ``turn`` is the number of the transition"""
+    """token rows of the transitions, in order; ``turn`` is the number of the transition"""
     token_role: Tensor
     """[M] role of each of the rows' tokens"""
     token_turn: Tensor
-    """[M] its transition, -1 for none"""
+    """[M] transition of each of these tokens, -1 for none"""
 
     @property
     def turn(self) -> Tensor:
@@ -46,7 +46,7 @@ class Pool:
         return self.token_turn[self.token_role == ACTION]
 
     def at_actions(self, values: Sequence[Sequence[float] | Tensor]) -> Tensor:
-        """[A] of values of the rows' tokens: of each row [T], or up to its last action."""
+        """[A] values at the action tokens, from each row's [T] values, or those up to its last action."""
         whole = np.zeros(len(self.token_role), np.float32)
         start = 0
         for row, own in zip(self.rows, values, strict=True):
@@ -55,7 +55,7 @@ class Pool:
         return torch.from_numpy(whole)[self.token_role == ACTION]
 
     def by_row(self, values: Tensor, role: int = ACTION) -> Iterator[list[float]]:
-        """Of each row [T], values of the tokens with a role, in order; 0 elsewhere."""
+        """For each row [T], values of the tokens with a role, in order; 0 elsewhere."""
         whole = torch.zeros(len(self.token_role), dtype=values.dtype)
         whole[self.token_role == role] = values
         yield from map(Tensor.tolist, whole.split([len(row.ids) for row in self.rows]))
@@ -91,7 +91,7 @@ class Pool:
         """[N] the raw observation that each action answered: GiGPO's anchor states.
 
         Raises:
-            ValueError: a transition does not hold its observation.
+            ValueError: a transition lacks its observation.
         """
         return [_anchor(t) for t in self.transitions]
 
@@ -145,7 +145,7 @@ class Pool:
         """[E] float64, returns without the penalties of invalid responses."""
         paths = [e.episode.transitions for e in self.episodes]
         sums = [sum(t.reward - t.info.get("penalty", 0.0) for t in path) for path in paths]
-        # a penalty that was added and taken off again leaves rounding: equal returns stay equal
+        # adding a penalty and taking it off again leaves rounding errors: equal returns stay equal
         return torch.tensor(sums, dtype=torch.float64).round(decimals=9)
 
     def per_episode(self, values: Tensor) -> Tensor:

@@ -73,8 +73,8 @@ def _ppo(update: UpdateView) -> tuple[Tensor, Tensor]:
     """GAE by turn, or by action token."""
     critic = update.critic
     assert critic is not None  # needs_critic
-    # an episode truncated by its step budget ended: the budget is part of the task, nothing is
-    # bootstrapped
+    # an episode truncated by its step budget counts as ended: the budget is part of the task, and
+    # nothing is bootstrapped
     advantages, targets = gae(
         critic.rewards, critic.values, critic.last.double(), update.gamma, update.settings.lam
     )

@@ -38,6 +38,6 @@ def _rloo(update: UpdateView) -> Tensor:
     share = episode_weights(episode)
     means = torch.zeros(len(update.group), dtype=scores.dtype)
     means.index_add_(0, episode, share * scores)
-    # exactly the episode's advantage where all of its steps have one score
+    # exactly the episode's advantage if all of its steps have the same score
     found = rloo(means, update.group)[episode] + (scores - means[episode])
     return torch.where(update.compared, found, 0.0)

@@ -27,7 +27,7 @@ class Candidates:
     group: Tensor
     """[M] number of the group that each belongs to"""
     lengths: Tensor | None
-    """[M] tokens of each next observation; ``None`` where nobody counted them"""
+    """[M] tokens of each next observation; ``None`` if they were not counted"""
 
 
 Selection = Callable[[Candidates, WorldModelSettings], Tensor]
@@ -174,7 +174,7 @@ def plan_update(
 
 
 def _one_each(given: FloatArray | None, name: str, setting: str, like: Tensor) -> Tensor:
-    """Values that a setting needs of every transition, as floats [N]."""
+    """Values that a setting needs for every transition, as floats [N]."""
     if given is None or len(given) != len(like):
         raise ValueError(f"`{setting}` needs `{name}`, one for each of {len(like)} transitions.")
     return torch.as_tensor(given).to(like)

@@ -50,7 +50,7 @@ class Tree:
         self._children = dict(children)
 
     def _state(self, number: int, before: int) -> tuple[int, int]:
-        """The state that a transition starts from: behind a transition, or the root of its group."""
+        """The state that a transition starts from: after a transition, or the root of its group."""
         return (0, before) if before >= 0 else (1, self.group[number])
 
     def __len__(self) -> int:
@@ -66,11 +66,11 @@ class Tree:
 
     @property
     def weights(self) -> Tensor:
-        """[N] float64: probability of each transition where a branching state's siblings are equally
+        """[N] float64: probability of each transition if a branching state's siblings are equally
         likely; the first transitions of a group weigh 1.
 
-        Weighted so, the sum over a tree estimates the sum over as many independent episodes as the
-        group began with: a branch counts by its share, a shared prefix once.
+        With these weights the sum over a tree estimates the sum over as many independent episodes as
+        the group began with: a branch counts by its share, a shared prefix once.
         """
         weights: list[float] = []
         for number, before in enumerate(self.previous):
@@ -89,7 +89,7 @@ class Tree:
     def to_go(self, rewards: Sequence[float], gamma: float) -> list[float]:
         """[N] Monte-Carlo estimate of Q: the reward, and the mean over what was sampled afterwards.
 
-        `Q(n) = r_n + gamma * V(n)`, with V(n) the mean of Q over the children of n, 0 where there are
+        `Q(n) = r_n + gamma * V(n)`, with V(n) the mean of Q over the children of n, 0 if there are
         none.
         """
         values = [0.0] * len(self)
@@ -112,8 +112,8 @@ def branch_grpo(
 
     `A = A_episode + omega * A_branch`. `A_episode` is GRPO's, of the mean return of the episodes that
     pass through the transition. `A_branch` compares the transition's segment with its siblings,
-    `Q(segment) - mean of the others' Q`; a segment that begins at the root has none. A form of
-    its own: Tree-GRPO (Ji et al. 2025, arXiv 2509.21240) adds the z-score within the tree to the one over
+    `Q(segment) - mean of the others' Q`; a segment that begins at the root has none. This form
+    is ours: Tree-GRPO (Ji et al. 2025, arXiv 2509.21240) adds the z-score within the tree to the one over
     the prompt's trees; the leave-one-out baseline is RLOO's. Nothing is discounted.
 
     Args:
@@ -156,7 +156,7 @@ def branch_rloo(
 
     `A = Q(segment) - V(state where it began)`. V is the mean over the other continuations of that
     state, so that it does not depend on the action it is subtracted from; at the root these are the
-    other episodes of the group. A state with one continuation has no estimate, and the segment goes on.
+    other episodes of the group. A state with one continuation has no estimate, and the segment continues.
     VinePPO (Kazemnejad et al. 2024, arXiv 2410.01679) has values at every step and no leave-one-out.
 
     Args:
@@ -190,7 +190,7 @@ def _leave_one_out(tree: Tree, to_go: list[float], below_root: bool) -> Tensor:
     Args:
         tree: N transitions.
         to_go: [N] Q.
-        below_root: leave out, with 0, the segments that begin at the root.
+        below_root: leave out the segments that begin at the root: they get 0.
     """
     advantages: list[float] = []
     for number, first in enumerate(tree.segments):
@@ -223,7 +223,7 @@ def _returns(paths: list[list[int]], rewards: Tensor) -> Tensor:
 
 
 def _mean_returns(tree: Tree, paths: list[list[int]], returns: Tensor) -> Tensor:
-    """[N] mean return of the episodes through each transition, each at its share."""
+    """[N] mean return of the episodes through each transition, each weighted by its share."""
     of = torch.tensor([e for e, path in enumerate(paths) for _ in path])
     steps = torch.tensor([number for path in paths for number in path])
     share = tree.weights[[path[-1] for path in paths]][of]

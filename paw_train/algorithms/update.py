@@ -39,7 +39,7 @@ class Updater:
         temperature: of the rollout.
         updates: updates in the whole run, for the schedule.
         critic: PPO's, trained beside the policy.
-        rate: the setting that ``optimizer.lr`` is from, for errors.
+        rate: the setting that ``optimizer.lr`` comes from, for error messages.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Updater:
 
     @property
     def steps(self) -> list[GuardedStep]:
-        """Of policy and critic; after a step that was left out, nothing may be saved."""
+        """The steps of policy and critic; after one that was left out, nothing may be saved."""
         return [self.guarded_step, *([self.critic.guarded_step] if self.critic is not None else [])]
 
     def release(self) -> None:
@@ -113,7 +113,7 @@ class Updater:
             optimizer.zero_grad(set_to_none=True)
 
     def signals(self, pool: Pool) -> Signals:
-        """The forward passes over the pool that the settings need before advantages."""
+        """Results of the forward passes over the pool that the settings need before advantages."""
         signals = Signals()
         if self.critic is not None:
             signals.values = pool.at_actions(self.critic.values(pool.rows))
@@ -161,8 +161,8 @@ class Updater:
         return {**metrics, "grad_norm": norm, "skipped": float(not math.isfinite(norm))}
 
     def _by_gradient(self, rows: Sequence[TokenRow]) -> tuple[list[TokenRow], list[TokenRow]]:
-        """The rows that a term of the loss has a gradient on, and the others: those of groups whose returns
-        are all equal, mostly. Of these a forward pass measures ratios and likelihoods."""
+        """The rows on which a term of the loss has a gradient, and the others: mostly those of groups whose
+        returns are all equal. For these a forward pass measures ratios and likelihoods."""
         every = self.objective.entropy_coef > 0 or self.reference is not None
         learns = [every or any(row.advantage or ()) or any(row.wm_weight or ()) for row in rows]
         if not any(learns):  # a step of gradient zero: the optimiser's moments decay
@@ -250,7 +250,7 @@ def averaged(collected: Sequence[dict[str, float]]) -> dict[str, float]:
 
 
 def _norm(gradients: Sequence[Tensor]) -> float:
-    # one wait for the device in all, and no gradient is copied
+    # a single wait for the device, and no gradient is copied
     sizes = [
         torch.linalg.vector_norm(g, dtype=torch.promote_types(g.dtype, torch.float32)).double()
         for g in gradients
@@ -259,7 +259,7 @@ def _norm(gradients: Sequence[Tensor]) -> float:
 
 
 def schedule_share(settings: OptimizerSettings, update: int, updates: int) -> float:
-    """The learning rate of an update (0-based) in a run of so many, as a share of its peak."""
+    """The learning rate of an update (0-based) in a run of ``updates``, as a share of its peak."""
     s = settings
     if update < s.warmup_updates:
         return (update + 1) / s.warmup_updates
@@ -269,12 +269,12 @@ def schedule_share(settings: OptimizerSettings, update: int, updates: int) -> fl
 
 
 def update_seed(*numbers: int) -> int:
-    """The seed of what the numbers name: the run's seed and an update, say."""
+    """The seed for what the numbers name, such as the run's seed and an update."""
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1)
 
 
 def optimizer_steps(settings: OptimizerSettings, sequences: int) -> int:
-    """Optimiser steps of an update with so many sequences; each step takes at least one."""
+    """Optimiser steps of an update with this many sequences; each step takes at least one."""
     if settings.minibatch_size is None:
         return min(settings.minibatches, sequences)
     return math.ceil(sequences / settings.minibatch_size)

@@ -64,7 +64,7 @@ def full_env_id(name: str) -> str:
         return found[0]
     if found:
         raise ValueError(f"{name!r} could be {' or '.join(found)}: give the full id.")
-    text_env_spec(name)  # of an unknown id it says which may have been meant
+    text_env_spec(name)  # for an unknown id it says which may have been meant
     return name
 
 
@@ -84,7 +84,7 @@ def parse_settings(pairs: Sequence[str] | None) -> dict[str, Any]:
             raise ValueError(f"Expected key=value, got {pair!r} (for example --kw split=train).")
         try:
             settings[key] = yaml.safe_load(value)
-        except (yaml.YAMLError, RecursionError, ValueError):  # a date that is none is a ValueError
+        except (yaml.YAMLError, RecursionError, ValueError):  # an impossible date is a ValueError
             settings[key] = value
     return settings
 

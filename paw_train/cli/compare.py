@@ -113,7 +113,7 @@ def _grid(
 
 
 def _seeds(text: str | None) -> tuple[int, ...]:
-    """The seeds named; none: those of the grid."""
+    """The seeds that are named; empty: those of the grid."""
     if text is None:
         return ()
     parts = text.removesuffix(",").split(",")
@@ -129,7 +129,7 @@ def _seeds(text: str | None) -> tuple[int, ...]:
 
 
 def _print(folder: Any, progress: Any) -> None:
-    """The table, what is left, and where the files are."""
+    """Prints the table, the runs that are left, and the paths of the files."""
     from paw_train.reporting.compare.tables import EXPLANATION, rich_table
 
     left = [(run, state) for run, state in folder.states() if state not in ("finished", "imported")]

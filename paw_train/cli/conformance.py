@@ -1,4 +1,4 @@
-"""``paw conformance``: whether a trainer computes what it should, and which planted faults are noticed."""
+"""``paw conformance``: checks what a trainer computes, and which planted faults are noticed."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def conformance(
     for name in fault or ():
         require_choice("--fault", name, tuple(FAULTS))
     waiting = safe_console(stderr=True)
-    # what libraries print while they are imported is no part of the result
+    # what libraries print while they are imported is not part of the result
     with redirect_stdout(sys.stderr), waiting.status("starting") as status:
         trainer = trainer_of(engine)
         result = run(trainer, engine, fault or tuple(FAULTS), status.update)

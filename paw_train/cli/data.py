@@ -28,7 +28,7 @@ Dest = Annotated[
 
 @data.command("list")
 def list_() -> None:
-    """List the data sets, and the folders of those that are here."""
+    """List the data sets, and the folders of those on this machine."""
     from rich import box
     from rich.table import Table
 

@@ -1,4 +1,4 @@
-"""``paw envs``, ``check`` and ``new-env``: what there is, whether it keeps the contract, and a new one."""
+"""``paw envs``, ``check`` and ``new-env``: lists environments, checks their contract, writes a new one."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def check(
 
 
 def _skipped_alike(result: CheckResult) -> tuple[str, ...]:
-    """Equal for checks in a row that were skipped for one reason: they share a line."""
+    """A key that is equal for successive checks skipped for the same reason: they share a line."""
     alone = () if result.status == "skipped" else (result.name,)
     return (result.status, result.detail, *alone)
 

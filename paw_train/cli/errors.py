@@ -1,4 +1,4 @@
-"""Errors on the command line: a red line for a mistake of the user's, a traceback for one of ours."""
+"""Errors on the command line: a red line for a user's mistake, a traceback for one of ours."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 USER_ERRORS = (ValueError, KeyError, IndexError, OSError, ImportError, SyntaxError)
-"""raised with a message that names what to do"""
+"""raised with a message that says what to do"""
 
 _EXTRAS = {
     "torch": "train",
@@ -37,14 +37,14 @@ _EXTRAS = {
     "prometheus_client": "server",
     "uvicorn": "server",
 }
-"""the optional part of paw-gym that brings a module"""
+"""the optional part of paw-gym that installs a module"""
 
 
 class CommandGroup(TyperGroup):
-    """Commands whose mistakes of the user's end with one line instead of a traceback."""
+    """Commands in which a user's mistake ends with one line instead of a traceback."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Finds the command; an unknown one is an error that names the nearest."""
+        """Finds the command; an unknown one is an error that suggests the nearest."""
         name = args[0] if args else ""
         if name and not name.startswith("-") and self.get_command(ctx, name) is None:
             from paw_gym.internals.naming import did_you_mean
@@ -53,7 +53,7 @@ class CommandGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Runs the command. A mistake of the user's exits with 2, Ctrl-C with 130."""
+        """Runs the command. It exits with 2 after a user's mistake, with 130 after Ctrl-C."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -70,7 +70,7 @@ class CommandGroup(TyperGroup):
 
 
 def is_user_error(error: BaseException) -> bool:
-    """True if an error's message is a sentence; a bare ``KeyError: 'x'`` is a defect of ours."""
+    """True if an error's message is a sentence; a bare ``KeyError: 'x'`` is a defect in our code."""
     if isinstance(error, OSError | ImportError):
         return True
     known = isinstance(error, USER_ERRORS) or type(error).__module__.startswith("gymnasium.")

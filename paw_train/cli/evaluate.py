@@ -13,7 +13,7 @@ from paw_train.cli.errors import CommandGroup
 app = typer.Typer()
 
 FAILED, NONE, STOPPED = 1, 2, 3
-"""exit codes: tasks failed by an error; there is no result at all; a budget was reached"""
+"""exit codes: some tasks failed with an error; there is no result at all; a budget was reached"""
 
 
 def _agents(incomplete: str) -> list[str]:
@@ -293,7 +293,7 @@ def _table(results: tuple[Any, Any], found: Any) -> Any:
 
 
 DIFFERS = 1
-"""exit code of a result that does not hold"""
+"""exit code for a result that is not reproduced"""
 _NAMED = 5
 """differences that are listed"""
 

@@ -110,7 +110,7 @@ def export(
 
 
 def _of_tokens(model: str, coefficient: float) -> Exporter:
-    """The form that depends on a tokenizer."""
+    """The exporter that depends on a tokenizer."""
     from paw_gym.export.exporters import Exporter
     from paw_train.policies.local.loading import find_model, load_tokenizer
     from paw_train.rollouts.token_export import write_tokens
@@ -122,7 +122,7 @@ def _of_tokens(model: str, coefficient: float) -> Exporter:
 
 
 def _some(episodes: Iterator[Episode], source: str) -> Iterator[Episode]:
-    """The episodes; none at all are a mistake."""
+    """The episodes; having none at all is an error."""
     first = next(episodes, None)
     if first is None:
         raise ValueError(f"{source} holds no episode: there is nothing to write.")

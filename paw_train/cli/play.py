@@ -52,7 +52,7 @@ class PlaySession:
 
     @property
     def actions(self) -> list[str]:
-        """The admissible actions; empty where the environment does not list them."""
+        """The admissible actions; empty if the environment does not list them."""
         return list(self.env.list_actions() or [])
 
     def start(self, task_id: str | None = None, seed: int | None = None) -> None:
@@ -85,7 +85,7 @@ class PlaySession:
             self.recorded += 1
 
     def undo(self, steps: int = 1) -> int:
-        """Takes back actions, in the record too; returns their number."""
+        """Takes back actions, also in the record; returns their number."""
         if self.over:
             raise RuntimeError("The episode is over and recorded; :again starts the task again.")
         steps = min(steps, len(self._past))
@@ -98,7 +98,7 @@ class PlaySession:
         return steps
 
     def hint(self) -> str | None:
-        """The reference solver's next action; ``None`` where there is no solver, or no solution from here."""
+        """The reference solver's next action; ``None`` if there is no solver, or no solution from here."""
         try:
             actions = self.env.reference_solution()
         except NotImplementedError:
@@ -124,10 +124,10 @@ SHOWN_ACTIONS = 90
 
 
 class Screen:
-    """Shows a session and passes it what is typed (or piped in).
+    """Shows a session and passes on to it what is typed (or piped in).
 
     Args:
-        interactive: whether a person types; else the lines are echoed, so that a log can be read.
+        interactive: whether a person types; if not, lines are echoed, so that a log can be read.
     """
 
     def __init__(self, title: str, interactive: bool, console: Console | None = None) -> None:
@@ -136,7 +136,7 @@ class Screen:
         self.console = console or safe_console(highlight=False)
 
     def run(self, session: PlaySession) -> None:
-        """Reads lines until one of them is ``:quit``, or they end."""
+        """Reads lines until one of them is ``:quit``, or there are no more."""
         self.console.print(Text(f"Recording to {session.path}", style="dim"), soft_wrap=True)
         self._opening(session)
         for line in self._lines(session):
@@ -150,7 +150,7 @@ class Screen:
                 self._act(session, line)
 
     def close(self, session: PlaySession) -> None:
-        """The last line: where the record is."""
+        """Prints the last line, which says where the record is."""
         count = session.recorded
         if count:
             text = f"Recorded {count} episode{'s' if count > 1 else ''} in {session.path}"
@@ -299,7 +299,7 @@ class Screen:
 
 
 def _complete_with(session: PlaySession) -> None:
-    """Lets Tab complete actions and commands, where the terminal has readline."""
+    """Lets Tab complete actions and commands, if the terminal has readline."""
     try:
         import readline
     except ImportError:

@@ -1,6 +1,6 @@
 """The ``paw`` program: its options, and the commands of the files beside this one.
 
-A command is a function with ``@app.command`` in one of them; it imports inside it whatever is slow to import.
+A command is a function with ``@app.command`` in one of them; slow imports are made inside the function.
 """
 
 from __future__ import annotations

@@ -56,8 +56,8 @@ def settings_of(
 ) -> ServiceSettings:
     """The address and the token that the options of a service name.
 
-    The token is that of the command line, or of the environment variable ``PAW_SERVE_TOKEN``, or a new
-    one.
+    The token is the one on the command line, or in the environment variable ``PAW_SERVE_TOKEN``, or a
+    new one.
     """
     from env_servers.service import ServiceSettings
 
@@ -80,7 +80,7 @@ def serve(
     on_address: Callable[[str, str], None] = lambda address, link: None,
     **options: Any,
 ) -> None:
-    """Makes a service and runs it. It takes its address first: what it serves may take long to open.
+    """Makes a service and runs it. It binds its address first: what it serves may take long to open.
 
     Args:
         has_pages: whether people open it in a browser.
@@ -296,7 +296,7 @@ def mcp(
     from paw_train.cli.arguments import environment_of
 
     env_id, settings = environment_of(env, kw)
-    make_text_env(env_id, **settings).close()  # a mistake shows before a client comes
+    make_text_env(env_id, **settings).close()  # a mistake shows before a client connects
     served = create_server(env_id, settings)
     if not http:
         served.run("stdio")
@@ -334,11 +334,11 @@ def view(
 
 
 _BROWSER_SECONDS = 60.0
-"""for the browser to start, and to read the page"""
+"""time for the browser to start, and to read the page"""
 
 
 def open_when_ready(address: str, link: str) -> None:
-    """Opens a server's page as soon as it is there; does nothing on a machine without a screen."""
+    """Opens a server's page as soon as it is ready; does nothing on a machine without a screen."""
     import sys
     import threading
     import time
@@ -354,7 +354,7 @@ def open_when_ready(address: str, link: str) -> None:
         return
 
     def wait() -> None:
-        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # it runs here
+        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # the server is local
         for _ in range(100):
             try:
                 with direct.open(f"{address}/health", timeout=2):

@@ -1,4 +1,4 @@
-"""``paw train``, ``recipes`` and ``report``: one training run, by what, and what became of it."""
+"""``paw train``, ``recipes`` and ``report``: one training run, its recipes, and its report."""
 
 from __future__ import annotations
 

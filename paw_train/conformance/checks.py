@@ -1,4 +1,4 @@
-"""The checks: what a trainer made of the recording, compared with the known-good values stage by stage."""
+"""The checks: what a trainer computed from the recording is compared with known-good values by stage."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paw_train.conformance.protocol import Outcome, Row
 from paw_train.conformance.recording import KnownGood, Objective, Recording, Role
 
 CHECKS = ("tokens", "log-probabilities", "advantages", "weights", "loss", "gradients")
-"""in the order of the data"""
+"""in the order of the data flow"""
 TOLERANCE = {
     "log-probabilities": 1e-4,
     "advantages": 2e-4,
@@ -21,7 +21,7 @@ TOLERANCE = {
     "loss": 2e-4,
     "gradients": 1e-3,
 }
-"""largest difference, relative to the known-good value; of advantages and gradients in norm. The gap between
+"""largest difference, relative to the known-good value; for advantages and gradients in norm. The gap between
 float32 and float64 is below a tenth of each"""
 
 
@@ -36,7 +36,7 @@ class Deviation:
 
 
 def expected_rows(recording: Recording, objective: Objective) -> list[Row]:
-    """One row an episode, by the recorded spans."""
+    """One row for each episode, made from the recorded spans."""
     rows = []
     for episode in recording.episodes:
         size = len(episode.ids)
@@ -56,7 +56,7 @@ def expected_rows(recording: Recording, objective: Objective) -> list[Row]:
 
 
 def row_deviations(found: Sequence[Row], expected: Sequence[Row]) -> list[Deviation]:
-    """Differences of tokens with a role, each with all that stands before it, and of log-probabilities."""
+    """Differences in tokens with a role, each with all that precedes it, and in log-probabilities."""
     ours, theirs = list(_learned(found)), list(_learned(expected))
     have, wanted = (Counter(place for place, _ in side) for side in (ours, theirs))
     deviations = []
@@ -80,7 +80,7 @@ _Place = tuple[str, int, tuple[int, ...]]
 
 
 def _learned(rows: Sequence[Row]) -> Iterator[tuple[_Place, float]]:
-    """The tokens with a role, and their log-probabilities."""
+    """The tokens that have a role, and their log-probabilities."""
     for row in rows:
         marks = zip(row.roles, row.transitions, row.logprobs, strict=True)
         for t, (role, transition, logprob) in enumerate(marks):
@@ -89,7 +89,7 @@ def _learned(rows: Sequence[Row]) -> Iterator[tuple[_Place, float]]:
 
 
 def value_deviations(check: str, found: Tensor, expected: Tensor) -> list[Deviation]:
-    """The difference of two vectors, in the Euclidean norm relative to the expected one."""
+    """The difference of two vectors, as a Euclidean norm relative to that of the expected one."""
     if found.shape != expected.shape:
         message = f"expected {len(expected)} values, got shape {tuple(found.shape)}"
         return [Deviation(check, message)]

@@ -1,6 +1,6 @@
 """Losses and gradients of the recorded batch in float64, written from the equations alone.
 
-Nothing of the trainer is imported: one dialogue at a time goes through the model, without padding or
+Nothing from the trainer is imported: one dialogue at a time goes through the model, without padding or
 packing, and every term is a plain sum over its tokens. Slow and obvious on purpose.
 
 GRPO: Shao et al. 2024 (arXiv 2402.03300), with DAPO's mean over the tokens of the batch (arXiv 2503.14476,
@@ -34,7 +34,7 @@ changes an advantage by parts in 100,000"""
 
 
 def solve(recording: Recording, objective: Objective) -> KnownGood:
-    """Everything that a trainer is to compute of the recording with this objective."""
+    """Everything that a trainer should compute from the recording with this objective."""
     advantages = ADVANTAGES[objective.algorithm](recording)
     weights = world_model_weights(recording, objective)
     model = recording.model("policy").double()
@@ -85,7 +85,7 @@ def grpo_advantages(recording: Recording) -> list[float]:
 
 
 def reinforce_pp_advantages(recording: Recording) -> list[float]:
-    """[N] the same over all episodes, as if they were one group."""
+    """[N] the same as for GRPO, over all episodes as if they were one group."""
     together = [replace(episode, group=0) for episode in recording.episodes]
     return grpo_advantages(recording.replace(episodes=together))
 
@@ -145,7 +145,7 @@ def _action_entropy(turn: Turn, objective: Objective) -> float:
 
 
 def log_softmax(model: torch.nn.Module, episode: Episode, temperature: float) -> Tensor:
-    """[T, V] at t the distribution of the token after t."""
+    """[T, V]: at t, the distribution of the token after t."""
     logits: Tensor = model(input_ids=torch.tensor([episode.ids]), use_cache=False).logits[0]
     return (logits / temperature).log_softmax(-1)
 

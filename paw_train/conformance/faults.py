@@ -1,7 +1,7 @@
 """Faults of agent trainers, each planted at a border between the methods of ``protocol.Trainer``.
 
 A trainer that can plant a fault in its own code does so instead (``Trainer.plant``). Two faults have no such
-border and are planted by trainers alone. Some were reported of other trainers (``Fault.reported``).
+border and are planted only by trainers. Some were reported in other trainers (``Fault.reported``).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from paw_train.conformance.protocol import Outcome, Row
 from paw_train.conformance.recording import Episode, Objective, Recording, Turn
 
 Pass = Callable[[Sequence[Row]], Outcome]
-"""a trainer's losses and gradients of some rows"""
+"""a trainer's losses and gradients for some rows"""
 
 
 @dataclass(frozen=True)
 class Borders:
-    """Changes of data on their way between a trainer's methods; by default none."""
+    """Changes to data on their way between a trainer's methods; by default none."""
 
     recording: Callable[[Recording, Objective], Recording] = lambda recording, objective: recording
     """what the trainer is given"""
@@ -35,20 +35,20 @@ class Borders:
     advantages: Callable[[Recording, Tensor], Tensor] = lambda recording, values: values
     weights: Callable[[Recording, Objective, Tensor], Tensor] = lambda recording, objective, w: w
     compute: Callable[[Pass, list[Row]], Outcome] = lambda run, rows: run(rows)
-    """the pass over the batch: given the trainer's own and the rows"""
+    """the pass over the batch: a function of the trainer's own pass and the rows"""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A change of what a trainer would compute."""
+    """A change in what a trainer would compute."""
 
     name: str
     objective: str
-    """the objective of ``recording.OBJECTIVES`` under which it is looked for"""
+    """the objective in ``recording.OBJECTIVES`` under which it is looked for"""
     borders: Borders | None
     """``None``: only a trainer's own code can have it"""
     reported: str = ""
-    """``project#number``: an issue or a pull request that reported it of another trainer"""
+    """``project#number``: an issue or a pull request that reported it in another trainer"""
 
 
 # --- rows -------------------------------------------------------------------------------------------
@@ -63,13 +63,13 @@ def _columns(row: Row) -> tuple[list[Any], ...]:
 
 
 def _places(row: Row, role: str) -> dict[int, int]:
-    """By place of the tokens with a role: their transition."""
+    """The transitions of the tokens with a role, by the token's position."""
     marks = enumerate(zip(row.roles, row.transitions, strict=True))
     return {place: number for place, (own, number) in marks if own == role}
 
 
 def _marked(row: Row, role: str, places: Mapping[int, int]) -> Row:
-    """The row with the given places of transitions marked with a role, and no others."""
+    """The row with exactly the given positions marked with a role and their transitions."""
     roles: list[Any] = ["prompt" if r == role else r for r in row.roles]
     numbers = [-1 if r == role else n for r, n in zip(row.roles, row.transitions, strict=True)]
     for place, number in places.items():
@@ -79,7 +79,7 @@ def _marked(row: Row, role: str, places: Mapping[int, int]) -> Row:
 
 
 def _shifted(role: str, by: int, first: bool = True) -> Borders:
-    """The mask of a role is moved, that of a row's first transition as well or not."""
+    """Moves the mask of a role; ``first`` says whether that of a row's first transition moves too."""
 
     def change(row: Row) -> Row:
         places = _places(row, role)
@@ -100,7 +100,7 @@ def _without_end_tokens(row: Row) -> Row:
 
 
 def _rewritten(role: str, tokens: Callable[[Recording, Turn, list[int]], list[int]]) -> Borders:
-    """The tokens of each action, or of each observation, are others."""
+    """Replaces the tokens of each action, or of each observation."""
 
     def change(recording: Recording, row: Row) -> Row:
         result = Row([], [], [], [])
@@ -149,7 +149,7 @@ def _two_in_a_row(recording: Recording, rows: list[Row]) -> list[Row]:
 
 
 def _template_as_observation(row: Row) -> Row:
-    """Everything between two responses as part of an observation."""
+    """The row in which everything between two responses is part of an observation."""
     actions, seen, places, current = _places(row, "action"), _places(row, "env_output"), {}, -1
     for t in range(len(row.ids)):
         current = actions.get(t, current)
@@ -192,7 +192,7 @@ def _stale_logprobs(recording: Recording, objective: Objective) -> Recording:
 
 
 def _hooked(hook: Callable[[Any, tuple[Any, ...], dict[str, Any], int], Any]) -> Borders:
-    """Models whose decoder is called with other arguments."""
+    """Calls the models' decoder with other arguments."""
 
     def change(recording: Recording, objective: Objective) -> Recording:
         first = recording.tokenizer.convert_tokens_to_ids("<user>")
@@ -228,7 +228,7 @@ def _advantages_of(change: Callable[[Recording], list[Episode]], name: str = "gr
 
 
 def _by_turn(worth: Callable[[Episode, Turn], float]) -> Callable[[Recording], list[Episode]]:
-    """An episode each turn."""
+    """One episode for each turn."""
     return lambda recording: [
         replace(e, turns=[replace(turn, reward=worth(e, turn))])
         for e in recording.episodes
@@ -237,7 +237,7 @@ def _by_turn(worth: Callable[[Episode, Turn], float]) -> Callable[[Recording], l
 
 
 def _other_starts(recording: Recording) -> list[Episode]:
-    """The first member of each group among those of the next one, which start in another state."""
+    """Moves the first member of each group to the next group, whose members start in another state."""
     size, count = recording.group_size, len(recording.episodes) // recording.group_size
     moved = [(e.group + (n % size == 0)) % count for n, e in enumerate(recording.episodes)]
     return [replace(e, group=g) for e, g in zip(recording.episodes, moved, strict=True)]
@@ -313,7 +313,7 @@ _PLANTED: Mapping[str, Mapping[str, Borders | None]] = {
         "results_as_messages": _rewritten(
             "env_output", lambda r, _, ids: [*ids, r.tokenizer.convert_tokens_to_ids("<user>")]
         ),
-        # A dialogue becomes one row a turn, and earlier turns are trained again in each.
+        # A dialogue becomes one row a turn, and each row trains the earlier turns again.
         "prefix_counted_twice": Borders(
             rows=lambda recording, rows: _row_each_turn(rows, earlier=True)
         ),
@@ -330,13 +330,13 @@ _PLANTED: Mapping[str, Mapping[str, Borders | None]] = {
         "attention_over_padding": _hooked(
             lambda module, args, kwargs, first: (args, {**kwargs, "attention_mask": None})
         ),
-        # Old log-probabilities are of earlier weights than those that sampled.
+        # Old log-probabilities come from earlier weights than those that sampled.
         "stale_old_logprobs": Borders(recording=_stale_logprobs),
         # The loss is computed with the weights that sampled, not with the present ones.
         "stale_policy": _other_weights(policy="sampler"),
-        # Responses of earlier weights are trained with a ratio that no clip holds (0.001 to 2).
+        # Responses of earlier weights are trained with a ratio that no clip limits (0.001 to 2).
         "stale_without_clip": Borders(objective=lambda o: replace(o, clip=0.999)),
-        # Log-probabilities are taken at temperature 1, responses were sampled at 0.8.
+        # Log-probabilities are taken at temperature 1, but responses were sampled at 0.8.
         "temperature_missing": Borders(objective=lambda o: replace(o, temperature=1.0)),
         # An episode that its step budget ended is credited as a success.
         "truncated_as_success": _turns(
@@ -354,15 +354,15 @@ _PLANTED: Mapping[str, Mapping[str, Borders | None]] = {
         ),
         # Mean and deviation are taken over turns, so that long episodes count more.
         "statistics_per_turn": _advantages_of(_by_turn(lambda e, turn: e.total_reward)),
-        # A group has a member that started in another state, and compares it all the same.
+        # A group has a member that started in another state, and compares it nevertheless.
         "group_starts_differ": _advantages_of(_other_starts),
         # Only the last turn of an episode has its advantage.
         "advantage_on_last_turn": Borders(advantages=_last_turn_only),
         # The advantage has the wrong sign.
         "advantage_sign": Borders(advantages=lambda recording, values: -values),
-        # The surrogate takes the larger of both terms.
+        # The surrogate takes the larger of its two terms.
         "clip_on_wrong_side": None,
-        # KL is measured to the policy that sampled, not to the reference.
+        # KL is measured against the policy that sampled, not against the reference.
         "kl_to_sampler": _other_weights(reference="sampler"),
         # KL is estimated by the log-ratio (k1) in place of k3.
         "k1_for_k3": None,
@@ -372,13 +372,13 @@ _PLANTED: Mapping[str, Mapping[str, Borders | None]] = {
         "micro_batches_averaged": Borders(compute=_averaged_micro_batches),
     },
     "reinforce_pp": {
-        # The return of a turn ends at the next observation, so only the last turn is paid for success.
+        # The return of a turn ends at the next observation, so only the last turn is rewarded for success.
         "return_reset_at_observation": _advantages_of(
             _by_turn(lambda e, turn: turn.reward), "reinforce_pp"
         ),
     },
     "ppo": {
-        # Advantage estimation goes on from an episode's last turn into the next episode.
+        # Advantage estimation continues from an episode's last turn into the next episode.
         "gae_past_the_end": _advantages_of(
             lambda r: [replace(r.episodes[0], turns=r.turns)], "ppo"
         ),
@@ -392,13 +392,13 @@ _PLANTED: Mapping[str, Mapping[str, Borders | None]] = {
         "world_model_on_prompts": _map_rows(_template_as_observation),
         # The world-model loss keeps the tokens that are predicted well (no clip at rho).
         "world_model_unclipped": Borders(objective=_without_loss_clip),
-        # Transitions are weighed by the lambda of the next group.
+        # Transitions are weighted by the lambda of the next group.
         "lambda_of_other_group": Borders(weights=_next_groups_lambda),
         # Weights are not divided by the number of supervised transitions of the group.
         "weights_unscaled": Borders(weights=_unscaled),
     },
 }
-"""by the objective under which it is looked for, then by name: what is changed"""
+"""by the objective under which a fault is looked for, then by its name: what is changed"""
 _REPORTED = {
     "mask_by_measured_prefix": "slime#1476",
     "results_as_messages": "slime#2263",
@@ -407,7 +407,7 @@ _REPORTED = {
     "group_starts_differ": "trl#6349",
     "return_reset_at_observation": "verl#6376",
 }
-"""by name: ``project#number`` of an issue or a pull request that reported it of another trainer"""
+"""by name: ``project#number`` of an issue or a pull request that reported it in another trainer"""
 FAULTS: dict[str, Fault] = {
     name: Fault(name, objective, borders, _REPORTED.get(name, ""))
     for objective, faults in _PLANTED.items()

@@ -46,14 +46,14 @@ class Trainer(Protocol):
 
     A trainer may also have ``plant(fault: str) -> AbstractContextManager | str | None``: a context in which
     the trainer's own code has the named fault; the reason why it cannot have it; or ``None``, and the suite
-    plants it at the borders between these methods, where it can.
+    plants it at the borders between these methods, if it can.
     """
 
     objectives: Sequence[str]
-    """the objectives of ``recording.OBJECTIVES`` that it trains"""
+    """the objectives in ``recording.OBJECTIVES`` that it trains"""
 
     def token_batch(self, recording: Recording, objective: Objective) -> list[Row]:
-        """The rows that the trainer makes of the episodes, in any order and number."""
+        """The rows that the trainer makes from the episodes, in any order and number."""
 
     def advantages(self, recording: Recording, objective: Objective) -> Tensor:
         """[N] advantage of each transition."""
@@ -69,7 +69,7 @@ class Trainer(Protocol):
         weights: Tensor,
         objective: Objective,
     ) -> Outcome:
-        """Losses and gradients of the rows, as one optimiser step, in more than one micro-batch."""
+        """Losses and gradients of the rows, for one optimiser step in more than one micro-batch."""
 
 
 Planting = AbstractContextManager[None] | str | None

@@ -19,10 +19,10 @@ from torch import Tensor
 
 FOLDER = Path(__file__).with_name("recorded")
 WEIGHTS = ("policy", "sampler", "reference")
-"""the policy at this step of the update; the one that sampled; the one that KL is measured to"""
+"""the policy at this step of the update; the one that sampled; the one that KL is measured against"""
 
 Role = Literal["prompt", "action", "env_output"]
-"""what a token is: sampled by the policy, of the next observation, or neither"""
+"""what a token is: sampled by the policy, part of the next observation, or neither (``prompt``)"""
 Span = tuple[int, int]
 """[start, end) in tokens"""
 
@@ -47,11 +47,11 @@ class Objective:
 
     name: str
     temperature: float
-    """of sampling: actions are scored at it"""
+    """that of sampling: actions are scored at it too"""
     algorithm: Literal["grpo", "reinforce_pp", "ppo"] = "grpo"
     """the advantages (``equations.ADVANTAGES``)"""
     aggregation: Literal["token-mean", "sequence-mean"] = "token-mean"
-    """the mean: over action tokens, or first over those of each row, which a planted fault takes"""
+    """the mean: over action tokens, or first over those of each row, which a planted fault uses"""
     clip: float = 0.2
     """the probability ratio is clipped to [1 - clip, 1 + clip]"""
     kl_coef: float = 0.1
@@ -68,8 +68,8 @@ OBJECTIVES = {
         "world_model", temperature=1.0, world_model=WorldModelTerm(0.75, 0.2, max_return=10.0)
     ),
 }
-"""the world-model term apart, because some trainers score observations at the temperature of actions and take
-it at temperature 1 only"""
+"""the world-model term has its own objective, because some trainers score observations at the temperature of
+actions and support the term at temperature 1 only"""
 TRACE_DECAY = 0.9
 """lambda of PPO's generalised advantage estimation; the discount is 1"""
 
@@ -84,7 +84,7 @@ class Turn:
     """text of the user message that was answered"""
     response: str
     response_ids: list[int]
-    """as they were sampled, the end token included"""
+    """as they were sampled, including the end token"""
     logprobs: dict[str, list[float]]
     """by objective: log-probability of each of them under the sampler, in nats"""
     message: str
@@ -96,7 +96,7 @@ class Turn:
     observation_tokens: Span
     """in the episode's ``ids``"""
     reward: float
-    """environment's reward and penalty, as training is to read them"""
+    """environment's reward and penalty, as training should read them"""
     penalty: float
     """the part of ``reward`` that is the penalty of an invalid response"""
     malformed: bool
@@ -108,7 +108,7 @@ class Turn:
 
     @property
     def value(self) -> float:
-        """PPO's value before the response: any number will do, and this one is made of recorded ones."""
+        """PPO's value before the response: any number will do; this one is computed from recorded ones."""
         return 5.0 + 2.0 * fmean(self.logprobs["policy"])
 
 
@@ -130,7 +130,7 @@ class Episode:
 
 @dataclass(frozen=True)
 class Recording:
-    """E episodes in groups of equal size, with N transitions in all."""
+    """E episodes in groups of equal size, with N transitions in total."""
 
     episodes: list[Episode]
     """ordered by group"""
@@ -149,7 +149,7 @@ class Recording:
 
     @property
     def group_size(self) -> int:
-        """Episodes of a group."""
+        """The number of episodes in a group."""
         return len(self.episodes) // (1 + max(episode.group for episode in self.episodes))
 
     def model(self, name: str) -> Any:
@@ -174,7 +174,7 @@ class KnownGood:
     """The known-good values of the recording with one objective."""
 
     advantages: Tensor
-    """[N] of each transition"""
+    """[N] for each transition"""
     world_model_weights: Tensor
     """[N] the w_i of Eq. 11, without ``coef``; zeros without a world model"""
     policy_loss: float

@@ -1,4 +1,4 @@
-"""A trainer against the recording: as it is, and with every fault planted."""
+"""Compares a trainer with the recording: as it is, and with every fault planted."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Result:
     seconds: float
     """of the whole run, on the clock"""
     versions: dict[str, str]
-    """of the packages that compute"""
+    """of the packages that do the computing"""
 
     @property
     def conforms(self) -> bool:
@@ -119,7 +119,7 @@ def run(
 
 
 def _versions() -> dict[str, str]:
-    """Versions of those packages that were imported."""
+    """Versions of the packages that were imported."""
     packages = ("torch", "transformers", "trl", "openrlhf", "deepspeed")
     return {name: importlib.metadata.version(name) for name in packages if name in sys.modules}
 

@@ -83,7 +83,7 @@ def evaluate_members(
     """Evaluates a policy on a panel of each environment of a run.
 
     Returns:
-        (the result: of a run of one environment as ``evaluate`` gives it, else ``joined``; the episodes of
+        (the result: for a run of one environment as ``evaluate`` gives it, else ``joined``; the episodes of
         each environment)
     """
     e, members = settings.evaluation, settings.members

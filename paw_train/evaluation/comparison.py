@@ -42,7 +42,7 @@ class Comparison:
     rates: tuple[float, float]
     difference: float
     ci95: tuple[float, float]
-    """bootstrap over tasks, resampled as pairs; over the seeds too where there are several"""
+    """bootstrap over tasks, resampled as pairs; over the seeds too if there are several"""
     p_value: float
     test: str
     """McNemar's, or random signs of the tasks' mean differences"""
@@ -52,7 +52,7 @@ class Comparison:
     by_type: dict[str, float]
     """difference of the success rates by task type"""
     score_difference: tuple[float, float, float] | None
-    """difference of the mean scores with its interval, where scores are not just success"""
+    """difference of the mean scores with its interval, if scores are not just success"""
     notes: tuple[str, ...]
     """what else differs between the two"""
 
@@ -74,7 +74,7 @@ def load_result(path: str | Path, fields: Sequence[str] = ("n", "runs")) -> dict
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """The object in a file; of anything else nothing remains."""
+    """The object in a file; an empty one for anything else."""
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
@@ -83,7 +83,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def reasons_against(first: Result, second: Result) -> list[str]:
-    """Why two results cannot be compared; empty: they can. Of different panels nothing else is said."""
+    """Why two results cannot be compared; empty: they can. For different panels nothing else is said."""
     if first["env_id"] != second["env_id"]:
         return [f"other environments: {first['env_id']} and {second['env_id']}"]
     reasons = environments_differ(first.get("environment"), second.get("environment"))
@@ -108,7 +108,7 @@ def reasons_against(first: Result, second: Result) -> list[str]:
 
 
 def environments_differ(first: Result | None, second: Result | None) -> list[str]:
-    """Why what two results record of their environment forbids comparing them; empty: nothing does."""
+    """Why the records of two results' environments forbid comparing them; empty: they do not."""
     if first is None and second is None:
         return []
     if first is None or second is None:
@@ -278,7 +278,7 @@ def as_rich(results: Sequence[Result]) -> Table:
 
 
 def _cells(results: Sequence[Result]) -> tuple[list[str], list[list[str]]]:
-    """(head, rows) as texts; score and cost only where some result has one to tell."""
+    """(head, rows) as texts; score and cost only if some result has one to tell."""
     found = [_table_row(result) for result in results]
     scored = any(r["score"] is not None and r["score"] != r["success"] for r in found)
     priced = any(r["cost"] is not None for r in found)

@@ -25,7 +25,7 @@ from paw_train.settings import EnvSettings
 _PROBED_TASKS = 4
 _PROBED_STEPS = 8
 _HIDDEN = ("data_dir", "corpus", "token", "render_mode", "split", "user_url")
-"""arguments with a location, or that are recorded elsewhere"""
+"""arguments that hold a location, or are recorded elsewhere"""
 _ADDRESS = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.-]*)://")
 _PACKAGES = {
     "textworld": ("textworld", "alfworld"),
@@ -71,7 +71,7 @@ def public(value: Any) -> Any:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [public(v) for v in value]
     text = str(value).strip() if isinstance(value, str | Path) else ""
-    # a name such as paw_gym/ALFWorld-v0 is no path
+    # a name such as paw_gym/ALFWorld-v0 is not a path
     if isinstance(value, Path) or Path(text).is_absolute() or text.startswith(("~", "./", "../")):
         return Path(text).name
     if isinstance(value, str) and (address := _ADDRESS.match(value)):
@@ -94,9 +94,9 @@ def _versions(env_id: str, arguments: Mapping[str, Any]) -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """The commit that this program runs from, ``+`` behind it if files were changed since.
+    """The commit that this program runs from, with ``+`` after it if files have changed since.
 
-    ``None`` where it does not run from a checkout, or git is not there.
+    ``None`` if it does not run from a checkout, or git is missing.
     """
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():

@@ -36,7 +36,7 @@ def write_kit(
         The contents of ``panel.json``.
 
     Raises:
-        FileExistsError: the folder is there; ``force`` replaces one that an earlier call made.
+        FileExistsError: the folder exists; ``force`` replaces one that an earlier call made.
         ValueError: there is no such panel, or its data is not here.
     """
     if out.exists() and not (force and (out / "panel.json").is_file()):

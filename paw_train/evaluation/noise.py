@@ -42,8 +42,8 @@ def write_noise_gradient(
     """Scores recorded transitions of a run and writes ``noise_gradient.json``.
 
     Args:
-        rule: which text is noise: ``module:function``; ``None``: the environment's own rule. Where it
-            has none the file notes that, and has no shares.
+        rule: which text is noise: ``module:function``; ``None``: the environment's own rule. If it
+            has none, the file notes that, and has no shares.
         checkpoint: ``warm``, ``latest`` or ``best``; ``None``: the best, else the latest.
         transitions: how many are sampled from the recorded ones; the paper took 100.
         overrides: ``key=value`` settings, such as where the environment's data lies.
@@ -68,7 +68,7 @@ def write_noise_gradient(
     if not found:
         raise ValueError(f"The run {run} has no checkpoint {' or '.join(names)}.")
     name, saved = found[0]
-    # training's own; where there are none, those of the evaluations
+    # training's own; if there are none, those of the evaluations
     files = sorted((run / "rollouts").glob("*.jsonl")) or sorted(run.glob("episodes_*.jsonl"))
     steps = [
         (episode, step)

@@ -47,7 +47,7 @@ class Panel:
         """The path of a task's game file.
 
         Raises:
-            ValueError: the file has another content than the panel's.
+            ValueError: the file's content is not the panel's.
         """
         path = os.path.join(self.data, *task["file"].split("/"))
         with open(path, "rb") as file:

@@ -1,4 +1,4 @@
-"""Fixed lists of tasks: by name, with a hash over what they hold, and titled where they were changed."""
+"""Fixed lists of tasks: by name, with a hash over what they hold, and titles that say if they changed."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class PanelSpec:
     dataset: str | None = None
     """the data set it needs (``paw data list``); ``None``: nothing to download"""
     hash: str = ""
-    """beginning of the panel's hash where nothing but this program decides it; empty: not known"""
+    """beginning of the panel's hash if nothing but this program decides it; empty: not known"""
     published: Mapping[str, int] = field(default_factory=dict)
     """tasks of the split as it was published, by type; empty: not known"""
     ids: str = ""
@@ -214,7 +214,7 @@ def panel_title(
 
     Returns:
         Such as ``sudoku/4x4[20] (changed)``: 20 tasks, in another environment, by another seed, or
-        from others than the published tasks; with ``(invalid_penalty=5)`` behind it, other rewards.
+        from others than the published tasks; with ``(invalid_penalty=5)`` after it, other rewards.
     """
     own = EnvSettings()
     other = [f"{k}={getattr(env, k)}" for k in _REWARDS if getattr(env, k) != getattr(own, k)]

@@ -135,7 +135,7 @@ def evaluate_several(
 ) -> Several:
     """Evaluates each model on each panel, and prints a table of all at the end.
 
-    One that fails leaves the others; a budget holds for all together, and ends them. The same call
+    One that fails does not end the others; a budget holds for all together, and ends them. The same call
     continues, as that of ``evaluate_from_args`` does.
 
     Args:
@@ -379,7 +379,7 @@ def _put_panel(data: dict[str, Any], spec: PanelSpec) -> None:
 
 
 def _with_data(settings: Settings, spec: PanelSpec, name: str) -> Settings:
-    """The settings with the folder of a downloaded data set, where the panel needs one."""
+    """The settings with the folder of a downloaded data set, if the panel needs one."""
     if spec.dataset is None or settings.only_env.kwargs.get("data_dir") is not None:
         return settings
     from paw_gym.data import dataset_names, default_folder, read_receipt
@@ -435,9 +435,9 @@ def make_plan(
 
 
 def _place(model: str, agent: str, panel: str, run: Path | None, chosen: Sequence[Any]) -> str:
-    """The name of an evaluation's default folder, another one for every other evaluation.
+    """The name of an evaluation's default folder, a different one for every evaluation.
 
-    It ends in a hash of the model and of what was chosen, unless it says all without.
+    It ends in a hash of the model and of what was chosen, unless it says all that without one.
     """
     parts = [Path(model).name, *([] if agent in ("policy", model) else [agent]), panel]
     if any(chosen) or (Path(model).name != model and Path(model) != run):
@@ -462,7 +462,7 @@ def _deciding(model: str, source: Mapping[str, Any]) -> dict[str, Any]:
 def _costs(
     result: Mapping[str, Any], source: Mapping[str, Any], policy: Policy | None
 ) -> dict[str, Any]:
-    """Money, where prices are given: of all answers, those from the cache included."""
+    """The cost, if prices are given: of all answers, those from the cache included."""
     price = _price(policy)
     found: dict[str, Any] = {"cost": None}
     if price is not None and result["tokens"] is not None:

@@ -27,7 +27,7 @@ _OF_A_PLACE = re.compile(
 )
 """settings that locate something by their name, whatever the value looks like"""
 _TEXTS = ("goals", "prices")
-"""arguments that hold texts of their own where they are a list or JSON, else a name or a file"""
+"""arguments that hold texts of their own if they are a list or JSON, else a name or a file"""
 
 
 def recorded_settings(

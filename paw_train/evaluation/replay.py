@@ -1,6 +1,6 @@
 """``paw replay``: the actions of a result, played again, and its numbers, computed again.
 
-Another program's trajectories on an exported panel are checked likewise. Either may be a stranger's: nothing
+Another program's trajectories on an exported panel are checked too. Either may be a stranger's: nothing
 that it names is imported, opened or asked (``settings.recorded``), and what is read of it is bounded.
 """
 
@@ -270,7 +270,7 @@ class _Replaying:
         self.found.differences.append(sentence)
 
     def _note_the_rest(self) -> None:
-        """Everything in the result that nothing here was compared with."""
+        """Notes everything in the result that was compared with nothing here."""
         found, notes = self.found, self.found.not_checked
         notes += ["that the named model, prompts and settings gave these actions"]
         notes += ["that nobody chose the best of several evaluations"]

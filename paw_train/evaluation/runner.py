@@ -280,9 +280,9 @@ def evaluate_plan(
         policy: answers; ``None`` for agents that need no model.
         log_path: holds finished episodes until the evaluation is complete; those that it holds already
             are not run again.
-        records: whether the result describes the environment and the model, which takes a few steps in
-            the environment, episodes hold what was sent to the model, and tasks that failed
-            by an error are left out of rates. Without, as in training, such a task is no success.
+        records: whether the result describes the environment and the model (which takes a few steps in
+            the environment), episodes hold what was sent to the model, and tasks that failed
+            by an error are left out of rates. Without it, as in training, such a task is no success.
 
     Returns:
         (the contents of ``result.json``, the episodes: seeds in turn, each in the panel's order)

@@ -275,7 +275,7 @@ def _widened(values: np.ndarray, centre: float, seeds: int) -> tuple[float, floa
 
 
 _EXACT_FLIPS = 16
-"""up to so many differences all 2^n signs are tried"""
+"""all 2^n signs are tried for up to so many differences"""
 
 
 def sign_flip_p_value(differences: Sequence[float], seed: int) -> float:
@@ -310,7 +310,7 @@ def ratio_interval(
 ) -> tuple[float, float]:
     """95 % percentile bootstrap interval of ``sum(numerators) / sum(denominators)``, units resampled.
 
-    For means over tokens: the tokens of an episode are anything but independent, episodes are.
+    For means over tokens: those of one episode are anything but independent, unlike episodes.
 
     Args:
         numerators: [N] sum of the values in each unit.
@@ -322,7 +322,7 @@ def ratio_interval(
         raise ValueError(
             "expected as many numerators as denominators, these not negative and not all 0."
         )
-    samples = _counts(np.random.default_rng(seed), len(top))  # those of nothing are left out
+    samples = _counts(np.random.default_rng(seed), len(top))  # samples of nothing are left out
     counts = samples @ bottom
     return _percentiles((samples @ top)[counts > 0] / counts[counts > 0])
 

@@ -43,7 +43,7 @@ def summarise(
 
     Args:
         measured_only: leave out tasks without an episode, or whose episode failed by an error.
-        env_id: the environment's; rates are ``None`` where no task counts.
+        env_id: the environment's; rates are ``None`` if no task counts.
     """
     counted = _counted(runs) if measured_only else dict(runs)
     table = _successes(counted)
@@ -99,7 +99,7 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def _turns(episodes: Sequence[Episode]) -> dict[str, Any]:
-    """Ends of turns: ``invalid_rate`` and ``truncated_rate`` are shares of all turns, apart."""
+    """Ends of turns: ``invalid_rate`` and ``truncated_rate`` are separate shares of all turns."""
     steps = [t for e in episodes for t in e.transitions]
     causes = Counter(
         t.info.get("agent", {}).get("problem") or t.info.get("problem") or "unknown"
@@ -186,7 +186,7 @@ def averages(
 
 
 def _score(runs: Runs) -> dict[str, Any]:
-    """Mean of the environment's score with a bootstrap interval, inside [0, 1] where all scores are."""
+    """Mean of the environment's score with a bootstrap interval, inside [0, 1] if all scores are."""
     table = [[e.score for e in episodes if e is not None] for episodes in runs.values()]
     if not table[0]:
         return {"mean": None, "ci95": None}
@@ -234,7 +234,7 @@ def _run(seed: int, episodes: Sequence[Episode | None], measured_only: bool) -> 
 
 
 def _spent(episodes: Sequence[Episode]) -> dict[str, Any]:
-    """Model calls and tokens of all episodes; ``tokens`` is ``None`` where a policy reports none."""
+    """Model calls and tokens of all episodes; ``tokens`` is ``None`` if a policy reports none."""
     records = [
         t.info["agent"]["spent"]
         for e in episodes

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from paw_train.agents.metering import Spent
 
 Price = Callable[[float, float, float], float]
-"""the cost of so many prompt and response tokens, and so many of the prompts' in a server's cache"""
+"""the cost of so many prompt and response tokens, with so many of the prompts' in a server's cache"""
 _CAUSES = 3
 """causes of invalid turns that are named"""
 LINE_EVERY = 30.0

@@ -70,7 +70,7 @@ class Sums:
     correct: int = 0
     """tokens that are the most likely ones, given the true tokens before"""
     exact: int = 0
-    """observations of which all tokens are: greedy decoding would write them"""
+    """observations all of whose tokens are: greedy decoding would write them"""
     similarity: float = 0.0
     """cosine between the written and the true observation"""
     written: int = 0
@@ -119,7 +119,7 @@ def measure(
 ) -> dict[str, Any]:
     """Measures a policy's predictions of the next observations of some episodes.
 
-    The only measurement of a world model: that of ``paw eval-wm`` and of world-model learning.
+    The only measurement of a world model: ``paw eval-wm`` and world-model learning both use it.
 
     Args:
         embed: also let the policy write each observation, and compare it in this space
@@ -340,7 +340,7 @@ class Embedder:
         if not texts:
             return np.empty((0, self.encoder.dim))
         wanted = list(dict.fromkeys(texts))
-        # of like length together: an encoder pads a batch to its longest text
+        # texts of similar length together: an encoder pads a batch to its longest text
         new = sorted((text for text in wanted if text not in self._known), key=len)
         if new:
             vectors = _unit(np.asarray(self.encoder.encode_passages(new), np.float64))

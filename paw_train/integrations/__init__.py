@@ -1,1 +1,1 @@
-"""PaW inside the trainers of others."""
+"""PaW inside the trainers of other projects."""

@@ -2,8 +2,8 @@
 
     inspect eval paw/alfworld_valid_seen --model openai/gpt-5 --solver paw/react
 
-Importing this module registers them; Inspect does so by the entry point ``paw``. A solver runs the episode
-that ``paw eval`` runs, and takes its responses from Inspect's model, so that both measure the same.
+Importing this module registers them; Inspect does so through the entry point ``paw``. A solver runs the
+episode that ``paw eval`` runs, but gets its responses from Inspect's model, so that both measure the same.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ from paw_train.policies.endpoint.answers import finish_text
 from paw_train.rollouts.policy import Request, Response, Sampling, spoken
 
 _EPISODE = "episode"
-"""key of a sample's store"""
+"""key in a sample's store"""
 _REASONS = {"max_tokens": "length", "model_length": "length"}
-"""Inspect's names of what ends a response, as OpenAI calls them; others are called the same"""
+"""OpenAI's names for Inspect's reasons why a response ended; the other names are equal"""
 _MESSAGES: dict[str, Callable[..., ChatMessage]] = {
     "system": ChatMessageSystem,
     "user": ChatMessageUser,
@@ -72,7 +72,7 @@ _MESSAGES: dict[str, Callable[..., ChatMessage]] = {
 
 
 class InspectPolicy:
-    """Inspect's model as a policy, and its own session; asked from a thread of an Inspect solver."""
+    """Inspect's model as a policy and as its session; it is called from a thread of an Inspect solver."""
 
     chat = None
     trainable = False
@@ -84,7 +84,7 @@ class InspectPolicy:
         return InspectPolicy(sampling)
 
     def respond(self, requests: Sequence[Request]) -> list[Response]:
-        """See ``rollouts.policy.Session``; what the model raises ends the sample."""
+        """See ``rollouts.policy.Session``; an error from the model ends the sample."""
         return [anyio.from_thread.run(self._answer, request) for request in requests]
 
     async def _answer(self, request: Request) -> Response:
@@ -102,7 +102,7 @@ class InspectPolicy:
         messages = [_MESSAGES[m["role"]](content=m["content"]) for m in spoken(request.messages)]
         output = await get_model().generate(messages, config=config)
         reason = _REASONS.get(str(output.stop_reason), output.stop_reason)
-        thoughts = [p for p in _parts(output) if p.internal != "think"]  # a field of their own
+        thoughts = [p for p in _parts(output) if p.internal != "think"]  # in a separate field
         thought = "\n".join(part.reasoning for part in thoughts) or None
         tagged = "".join(part.text for part in _parts(output) if part.internal == "think")
         answer = {"text": tagged + output.completion, "finish_reason": reason, "reasoning": thought}
@@ -113,7 +113,7 @@ class InspectPolicy:
 
 
 def _parts(output: ModelOutput) -> list[ContentReasoning]:
-    """The thoughts that Inspect has taken out of a response's text or a field."""
+    """The thoughts that Inspect has extracted from a response's text or from a field."""
     content = output.message.content if output.choices else ""
     return [part for part in content if isinstance(part, ContentReasoning)]
 
@@ -177,7 +177,7 @@ def _solver_of(agent: str) -> Callable[[], Solver]:
 
 
 def _player(plan: Plan) -> Callable[[str, int], Episode]:
-    """Runs the episode of a task in an epoch, of which each has a seed."""
+    """A function that runs the episode of a task in an epoch; each epoch has a seed."""
     prepared = prepare(plan, InspectPolicy())
 
     def play(task_id: str, epoch: int) -> Episode:
@@ -226,12 +226,12 @@ def _output(model: str, episode: Episode) -> ModelOutput:
 
 
 def _offer(made: Any, name: str) -> None:
-    """Registers under ``paw/NAME``: Inspect would take our import package's name, if it is installed."""
+    """Registers under ``paw/NAME``: Inspect would use our import package's name if it is installed."""
     registry_add(made, registry_info(made).model_copy(update={"name": f"paw/{name}"}))
 
 
 def task_name(panel: str) -> str:
-    """The task's name of a panel, whatever part of the panel is meant."""
+    """The name of a panel's task, whichever part of the panel is meant."""
     return re.split(r"\[| \(", panel)[0].replace("/", "_")
 
 

@@ -1,4 +1,4 @@
-"""An environment as a package: of OpenEnv (manifest, server, Dockerfile) or of verifiers, for its hub."""
+"""An environment as a package for the hub of OpenEnv (manifest, server, Dockerfile) or of verifiers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from paw_gym.registration import make_text_env, text_env_spec
 _RESOURCES = {"cpu": 1.0, "memory_mb": 4096, "disk_mb": 4096, "episode_timeout_s": 3600.0}
 """declared limits"""
 _UNBOUNDED = 1e9
-"""stands for a reward without a bound that is known: the manifest wants numbers"""
+"""stands for a reward without a known bound: the manifest requires numbers"""
 
 _APP = '''\
 """The server: uvicorn server.app:app"""
@@ -53,7 +53,7 @@ dependencies = [{needs}]
 [tool.hatch.build.targets.wheel]
 include = ["{wheel}"]
 {more}"""
-# what is installed is an argument: a wheel, or an address of the source
+# an argument says what is installed: a wheel, or an address of the source
 _DOCKERFILE = """\
 FROM python:3.12-slim
 ARG PAW_GYM=paw-gym[openenv]
@@ -103,11 +103,11 @@ def write_openenv(out: Path, env_id: str, settings: Mapping[str, Any], force: bo
 
     Args:
         out: the folder to make.
-        settings: of ``make_agent_env``, those of the environment included; values of JSON.
+        settings: of ``make_agent_env``, including those of the environment; JSON values.
 
     Raises:
-        FileExistsError: the folder is there; ``force`` replaces one that an earlier call made.
-        ValueError: the environment cannot be made, or a setting is no value of JSON.
+        FileExistsError: the folder exists; ``force`` replaces one that an earlier call made.
+        ValueError: the environment cannot be made, or a setting is not a JSON value.
     """
 
     def files(words: dict[str, str], agent: AgentDefaults) -> dict[str, str]:
@@ -147,7 +147,7 @@ def write_openenv(out: Path, env_id: str, settings: Mapping[str, Any], force: bo
 def write_verifiers(
     out: Path, env_id: str, settings: Mapping[str, Any], force: bool = False
 ) -> str:
-    """Writes a package of verifiers with the tasks; arguments and errors as of ``write_openenv``."""
+    """Writes a package with the tasks for verifiers; arguments and errors as for ``write_openenv``."""
 
     def files(words: dict[str, str], _: AgentDefaults) -> dict[str, str]:
         module = f"{words['module']}.py"
@@ -166,7 +166,7 @@ def write_verifiers(
 
 
 PACKAGES = {"openenv": write_openenv, "verifiers": write_verifiers}
-"""by the framework, what writes a package and says how to use it"""
+"""by framework: the function that writes a package and says how to use it"""
 
 
 def _write(
@@ -177,7 +177,7 @@ def _write(
     force: bool,
     files: Callable[[dict[str, str], AgentDefaults], dict[str, str]],
 ) -> None:
-    """Writes the files; a folder that holds the file ``mark`` may be replaced."""
+    """Writes the files; with ``force``, a folder with the file ``mark`` is replaced."""
     if out.exists() and not (force and (out / mark).is_file()):
         raise FileExistsError(f"{out} exists already: give another folder, or --force.")
     env = make_text_env(env_id, **settings)

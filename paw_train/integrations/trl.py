@@ -3,9 +3,9 @@
     trainer = PaWTrainer(model, reward_funcs=episode_reward, rollout_func=TextRollouts("paw_gym/ALFWorld-v0"),
                          train_dataset=rows, args=config, max_return=10.0)
 
-The policy term is TRL's own. Added to it is Eq. 11 of PaW (arXiv 2606.02388), from the same forward
-pass: the transitions of one generation are selected by action entropy, each group is weighed by its mean
-reward, and the tokens of the next observations get the clipped loss. Observations are found by the ids
+The policy term is TRL's own. Eq. 11 of PaW (arXiv 2606.02388) is added to it, from the same forward
+pass: the transitions of one generation are selected by action entropy, each group is weighted by its mean
+reward, and the tokens of the next observations get the clipped loss. Observations are located in the ids
 that were sampled or appended; text is never tokenised again. Written for TRL 1.16, whose hooks
 (``_generate``, ``_compute_loss`` and others) are not public and may change.
 """
@@ -45,13 +45,13 @@ class TextRollouts:
     """``rollout_func`` of TRL: episodes as one growing dialogue of prompts and raw responses.
 
     The data set's prompts name the tasks (``paw_gym.adapters.trl.task_rows(..., style="text")``); what
-    the model reads is the environment's own prompt. Any chat template of the usual form will do.
+    the model reads is the environment's own prompt. Any chat template of the usual form works.
 
     Args:
-        settings: sampling and limits, in place of those of ``GRPOConfig``; groups are the trainer's and not
-            read here.
+        settings: sampling and limits, in place of those of ``GRPOConfig``; ``groups`` and ``group_size`` are
+            not read: they are the trainer's.
         seed: of environments and sampling; a column ``env_seed`` is not read.
-        agent_kwargs: settings of ``make_agent_env``, those of the environment included.
+        agent_kwargs: settings of ``make_agent_env``, including those of the environment.
     """
 
     def __init__(
@@ -79,9 +79,9 @@ class TextRollouts:
             whether each response was ``malformed``.
 
         Raises:
-            RuntimeError: an environment failed; holds its traceback.
-            ValueError: prompts are not in groups of ``num_generations``, each of a task of its own; or
-                training would score the responses at another temperature than they are sampled at.
+            RuntimeError: an environment failed; contains its traceback.
+            ValueError: prompts are not in groups of ``num_generations``, each for a different task; or
+                training would score the responses at another temperature than that of sampling.
         """
         training = trainer.model.training
         if training and self.settings.temperature != trainer.temperature:
@@ -168,7 +168,7 @@ class PaWTrainer(GRPOTrainer):
     Args:
         world_model: settings of the world-model term; ``None``: PaW as published.
         world_model_coeff: coefficient of the term, under the name that OpenEnv's RFC 010 gives it; 0 leaves
-            the term out, ``None`` is ``world_model.coef``.
+            the term out, ``None`` means ``world_model.coef``.
         max_return: R_max, the largest reward of an episode in the reward functions' units (Eq. 10).
 
     Raises:
@@ -176,7 +176,7 @@ class PaWTrainer(GRPOTrainer):
     """
 
     args: Any
-    """a ``GRPOConfig``, which the types of transformers do not state"""
+    """a ``GRPOConfig``, which the type annotations of transformers do not say"""
     model: Any
 
     def __init__(
@@ -202,14 +202,14 @@ class PaWTrainer(GRPOTrainer):
         self._scored = torch.empty(0)
 
     def _get_tool_suffix_ids(self, tool_messages: list[dict[str, Any]]) -> list[int]:
-        """Ids of tool results in the chat template; remembers which of them are not the template's."""
+        """Ids of tool results in the chat template; remembers which of them do not come from the template."""
         ids: list[int] = super()._get_tool_suffix_ids(tool_messages)
         empty = super()._get_tool_suffix_ids([{**m, "content": ""} for m in tool_messages])
         self._contents[tuple(ids)] = content_span(ids, empty)
         return ids
 
     def _generate(self, prompts: list[Any]) -> Any:
-        """As TRL, keeping the turn of each completion's tokens."""
+        """Does the same as TRL, and keeps the turn of each completion's tokens."""
         self._contents.clear()
         generated = super()._generate(prompts)
         completions, mask, extra = generated[1], generated[2], generated[5]
@@ -230,13 +230,13 @@ class PaWTrainer(GRPOTrainer):
         return generated
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Tensor:
-        """As TRL, keeping each episode's weighted sum."""
+        """Does the same as TRL, and keeps each episode's weighted sum."""
         rewards: Tensor = super()._calculate_rewards(*args, **kwargs)
         self._returns = (rewards * self.reward_weights.to(rewards)).nansum(dim=1)
         return rewards
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
-        """As TRL, with ``turns`` and ``wm_weights`` [B, C] for the tokens of each completion."""
+        """TRL's output with ``turns`` and ``wm_weights`` [B, C] for the tokens of each completion."""
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
         if not self.world_model.enabled or not self.model.training:
             return output
@@ -286,7 +286,7 @@ class PaWTrainer(GRPOTrainer):
         return logps
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
-        """As TRL, keeping the log-probabilities, so that both terms come from one forward pass."""
+        """Does the same as TRL, and keeps the log-probabilities, so both terms share one forward pass."""
         scored = super()._get_per_token_logps_and_entropies(*args, **kwargs)
         self._scored = scored[0]
         return scored
@@ -298,7 +298,7 @@ class PaWTrainer(GRPOTrainer):
             return loss
         term = world_model_term(self._scored, inputs["wm_weights"], self.world_model)
         self._scored = torch.empty(0)
-        # weights sum over the generation, which the optimiser steps of one pass over it share
+        # the weights sum over the generation; the optimiser steps of one pass over it share that sum
         steps = self.args.steps_per_generation / self.args.gradient_accumulation_steps
         term = steps * self.world_model.coef * term
         self._metrics["train"]["wm/term"].append(term.detach().item())
@@ -329,7 +329,7 @@ def _require_available(settings: WorldModelSettings, temperature: float, process
 
 
 def _require_columns(settings: WorldModelSettings, actions: Any) -> None:
-    """Raises ``ValueError`` for a filter that needs what only ``TextRollouts`` gives."""
+    """Raises ``ValueError`` for a filter that needs columns that only ``TextRollouts`` gives."""
     for name, wanted in (("filter", "warnings"), ("filter_echoes", True)):
         if settings.enabled and getattr(settings, name) == wanted and actions is None:
             raise ValueError(
@@ -339,7 +339,7 @@ def _require_columns(settings: WorldModelSettings, actions: Any) -> None:
 
 
 def content_span(ids: Sequence[int], empty: Sequence[int]) -> Span:
-    """The span of the content in ids that a chat template has wrapped around it.
+    """The span of the content in ids that include a chat template's wrapping.
 
     Args:
         empty: the same message without content.
@@ -357,8 +357,8 @@ def turns_of(
     """The turns of a completion, from its runs of sampled and of appended tokens.
 
     Args:
-        contents: where the content lies, by all ids of an appended run; a run that is not there, as of
-            another ``rollout_func``, is content throughout.
+        contents: the span of the content, by all ids of an appended run; a run that is missing in it, as
+            with another ``rollout_func``, is all content.
     """
     runs = [(bool(sampled), len(list(run))) for sampled, run in itertools.groupby(mask)]
     turns = [0] * len(ids)
@@ -386,10 +386,10 @@ def weigh_tokens(
     """The weights of observation tokens, `w_i / |o|` (Eq. 8, 11), over one generation (``plan_update``).
 
     Args:
-        turns: [B, C] of each completion (``Turns``).
-        logps: [B, C] of the sampled tokens, in nats.
+        turns: [B, C] turns of each completion (``Turns``).
+        logps: [B, C] log-probabilities of the sampled tokens, in nats.
         returns: [B] rewards of the episodes.
-        groups: [B] group of each, 0..G-1.
+        groups: [B] group of each episode, 0..G-1.
         malformed: for each row, whether the response of each transition could not be read; needed with
             ``filter=warnings``.
 
@@ -430,7 +430,7 @@ def world_model_term(logps: Tensor, weights: Tensor, settings: WorldModelSetting
 
     Args:
         logps: [B, C] log-probabilities of the completions' tokens.
-        weights: [B, C] of ``weigh_tokens``.
+        weights: [B, C] from ``weigh_tokens``.
     """
     chosen = weights != 0
     return (weights[chosen] * token_losses(logps[chosen].float(), settings)).sum()

@@ -7,7 +7,7 @@ In a file that ``actor_rollout_ref.rollout.agent.agent_loop_config_path`` names:
       env_id: paw_gym/ALFWorld-v0
       env_kwargs: {split: train, max_steps: 30}
 
-and rows of the data set with ``agent_name: paw``, ``task_id`` and ``env_seed`` (``task_rows`` makes them).
+and data set rows with ``agent_name: paw``, ``task_id`` and ``env_seed`` (``task_rows`` makes them).
 Interface of verl 0.9 (``AgentLoopBase``, ``AgentLoopOutput``). Token ids of responses stay as they were
 sampled: nothing is tokenised again.
 """
@@ -41,7 +41,7 @@ class EnvironmentLoop(AgentLoopBase):
     Takes the arguments of ``AgentLoopBase`` and:
 
     Args:
-        env_kwargs: settings of ``make_agent_env``, those of the environment included.
+        env_kwargs: settings of ``make_agent_env``, including those of the environment.
 
     Raises:
         ValueError: a mode other than ``conversation``.
@@ -82,7 +82,7 @@ class EnvironmentLoop(AgentLoopBase):
                 lambda: agent.reset(seed=seed, options={"task_id": task_id})
             )
             record = _Record(self._chat, prompt, self._room)
-            # verl pads prompts to one length and stacks them; its filter sees the rows, not this prompt
+            # verl pads prompts to the same length and stacks them; its filter sees the rows, not this prompt
             if len(record.ids) > self._longest_prompt:
                 raise ValueError(
                     f"The first prompt of task {task_id!r} takes {len(record.ids)} tokens, and "
@@ -167,7 +167,7 @@ class _Record:
             self._logprobs += [0.0] * len(ids)
 
     def output(self) -> AgentLoopOutput:
-        """The episode as verl takes it; a last message that nobody could answer is cut off at the limit."""
+        """The episode in verl's form; a last message that cannot be answered is cut off at the limit."""
         kept = slice(0, self._limit)
         return AgentLoopOutput(
             prompt_ids=self._prompt,
@@ -207,9 +207,9 @@ def task_rows(
     """Rows of a data set for this loop, with ``prompt``, ``agent_name``, ``task_id`` and ``env_seed``.
 
     Args:
-        tasks: ids, or the first so many; ``None``: all.
+        tasks: ids, or a number for the first so many; ``None``: all.
         seed: of every episode, so that the episodes of a group start the same.
-        agent_kwargs: settings of ``make_agent_env``, those of the environment included.
+        agent_kwargs: settings of ``make_agent_env``, including those of the environment.
 
     Raises:
         ValueError: a task does not exist.

@@ -40,7 +40,7 @@ class Batch:
 
     @property
     def scored(self) -> Tensor:
-        """[B, T] bool: tokens whose log-probability something reads."""
+        """[B, T] bool: tokens whose log-probability is read."""
         used = self.action | self.observation
         return used if self.wm_weight is None else used | (self.wm_weight != 0)
 
@@ -87,7 +87,7 @@ class MiniBatchTotals:
 
     @classmethod
     def count(cls, minibatches: int, batches: Sequence[Batch]) -> Self:
-        """From all batches that a mini-batch is split into; each transition is in one of them."""
+        """Counts over all batches that a mini-batch is split into; each transition is in one of them."""
         totals = [0] * 5
         for batch in batches:
             supervised = batch.supervised

@@ -1,7 +1,7 @@
 """Log-probabilities and entropies of selected tokens, straight from hidden states.
 
 The logits of a whole batch, [B, T, V], are the largest tensor of a training step, and most of them
-are of prompt tokens that nobody asks about. Here the language-model head is applied to the selected
+are of prompt tokens that are never scored. Here the language-model head is applied to the selected
 positions only, a chunk of them at a time, and again in the backward pass; neither [B, T, V] nor the
 [P, V] of the selected positions ever exists whole.
 """
@@ -20,8 +20,8 @@ from torch.utils.checkpoint import checkpoint
 
 _LOG = logging.getLogger(__name__)
 _CHUNK_ELEMENTS: dict[str, int] = {"cpu": 2**24, "cuda": 2**27}
-"""logits that exist at a time: 64 MiB of float32 on a CPU, 512 MiB on a GPU, which needs larger
-products to be busy"""
+"""logits that exist at one time: 64 MiB of float32 on a CPU, 512 MiB on a GPU, which needs larger
+products to keep it busy"""
 
 
 class TokenScores(NamedTuple):
@@ -50,7 +50,7 @@ def linear_scores(
         bias: [V] or ``None``.
         targets: [P] token ids.
         temperature: [P], positive.
-        entropies: E, of how many leading positions the entropy is wanted.
+        entropies: E, the number of leading positions whose entropy is wanted.
         chunk_size: positions handled at a time; ``None``: by the size of the vocabulary.
 
     Returns:
@@ -193,7 +193,7 @@ def logits_scores(
     entropies: int = 0,
     chunk_size: int | None = None,
 ) -> TokenScores:
-    """As ``linear_scores``, for logits that exist already, [P, V]."""
+    """Like ``linear_scores``, for logits that exist already, [P, V]."""
     size = chunk_size or _chunk_size(logits.shape[-1], logits.device)
     parts = [
         checkpoint(
@@ -206,7 +206,7 @@ def logits_scores(
         )
         for part in _parts(len(targets), size)
     ]
-    # without positions too, the result belongs to the graph
+    # even without positions, the result belongs to the graph
     empty = logits.flatten()[:0].to(torch.promote_types(logits.dtype, torch.float32))
     return TokenScores(
         torch.cat([empty, *(values for values, _ in parts)]),
@@ -220,16 +220,16 @@ def _chunk_scores(
     wide = torch.promote_types(logits.dtype, torch.float32)
     logprobs = torch.log_softmax(logits.to(wide) / temperature[:, None].to(wide), dim=-1)
     few = logprobs[:entropies]
-    # a probability of 0 adds 0, where 0 * log 0 would be no number
+    # a probability of 0 adds 0, whereas 0 * log 0 would not be a number
     entropy = -(few.exp() * few.clamp(min=torch.finfo(wide).min)).sum(-1)
     return logprobs.gather(-1, targets[:, None]).squeeze(-1), entropy
 
 
 class ForwardScorer:
-    """Scores tokens by a model that must be called as a whole, such as one that DeepSpeed shards.
+    """Scores tokens with a model that must be called as a whole, such as one that DeepSpeed shards.
 
     During the call the LM head returns scores instead of logits, so that hooks on it (ZeRO-3 gathers
-    its weight there, forward and backward) run as ever.
+    its weight there, forward and backward) run as usual.
 
     Args:
         model: a Hugging Face causal language model, with or without an adapter of peft.
@@ -255,7 +255,7 @@ class ForwardScorer:
             positions: [P] in the flattened leading dimensions of the logits.
             targets: [P] ids of the tokens.
             temperature: [P].
-            entropies: E, at how many leading positions the entropy is wanted.
+            entropies: E, the number of leading positions whose entropy is wanted.
 
         Raises:
             ValueError: the model has more than a linear layer behind its decoder.
@@ -296,8 +296,8 @@ def _replaced_forward(module: nn.Module, forward: Callable[[Tensor], Tensor]) ->
 class TokenScorer:
     """Scores selected tokens of a batch under a Hugging Face causal language model.
 
-    Where the LM head is a plain linear layer, ``linear_scores`` is used. Whether it is one is tested: it
-    must be given the decoder's hidden states, and the model must return what it answers, both within
+    If the LM head is a plain linear layer, ``linear_scores`` is used. This is tested: the head must be
+    given the decoder's hidden states, and the model must return what the head answers, both within
     ``TOLERANCE``. Capped or scaled logits and adapters on the LM head fail that, and take the path through
     the model's own logits, which needs more memory; a warning says so.
     """
@@ -319,7 +319,7 @@ class TokenScorer:
             input_ids: [B, T], padded on the right.
             tokens: [P] numbers ``b * T + t`` of the tokens, t > 0.
             temperature: [P].
-            entropies: E, of how many leading tokens the entropy is wanted.
+            entropies: E, the number of leading tokens whose entropy is wanted.
         """
         targets = input_ids.flatten()[tokens]
         if self.fallback_reason() is not None:
@@ -330,7 +330,7 @@ class TokenScorer:
         return linear_scores(hidden, lm_head.weight, lm_head.bias, targets, temperature, entropies)
 
     def logits(self, input_ids: Tensor, tokens: Tensor) -> Tensor:
-        """[P, V] logits that predict the given tokens (numbered as above): meant for a few."""
+        """[P, V] logits that predict the given tokens (numbered as above): meant for few tokens."""
         if self.fallback_reason() is None:
             logits: Tensor = self.model.get_output_embeddings()(self._hidden(input_ids, tokens))
             return logits
@@ -358,7 +358,7 @@ class TokenScorer:
 
 
 TOLERANCE = 0.02
-"""of the largest value: how far two passes may differ that compute the same, in other kernels too"""
+"""share of the largest value by which two passes that compute the same may differ, in other kernels too"""
 
 
 def _more_than_linear(model: Any, lm_head: Any, through_hooks: bool = False) -> str | None:
@@ -387,7 +387,7 @@ def _more_than_linear(model: Any, lm_head: Any, through_hooks: bool = False) -> 
         given.append(hidden)
         return probe.repeat(*hidden.shape[:-1], 1)
 
-    # one flag a module: layers that recompute have theirs set while dropout inside them is off
+    # one flag per module: layers that recompute have theirs set while dropout inside them is off
     flags = [(module, module.training) for module in model.modules()]
     model.eval()
     try:

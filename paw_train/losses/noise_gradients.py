@@ -32,9 +32,9 @@ class GradientShares:
     """next-observation tokens scored"""
     noisy_tokens: int
     ce: float
-    """share of the gradient magnitude under cross-entropy, 1 - p a token"""
+    """share of the gradient magnitude under cross-entropy, 1 - p per token"""
     mae: float
-    """... under mean absolute error, p (1 - p) a token"""
+    """... under mean absolute error, p (1 - p) per token"""
     cmae: float
     """... under clipped mean absolute error: the same where p <= rho, else 0"""
 
@@ -89,7 +89,7 @@ def _share(magnitude: np.ndarray, marked: np.ndarray) -> float:
 
 
 def noisy_tokens(offsets: Sequence[CharSpan], spans: Sequence[CharSpan]) -> list[bool]:
-    """For each token, if it overlaps a noisy span; so every piece of a noisy word is noisy.
+    """For each token, whether it overlaps a noisy span; so every piece of a noisy word is noisy.
 
     Args:
         offsets: [T] the characters of each token, as a tokenizer's offset mapping gives them.
@@ -117,11 +117,11 @@ def labeller_for(env_id: str, name: str | None = None) -> Labeller | None:
     """The rule for which text is noise.
 
     Args:
-        env_id: the environment; its own rule is used where there is one.
+        env_id: the environment; its own rule is used if it has one.
         name: another rule: ``module:function``, or the id of an environment that has one.
 
     Returns:
-        ``None`` where no rule is defined.
+        ``None`` if no rule is defined.
 
     Raises:
         ValueError: there is no such rule.

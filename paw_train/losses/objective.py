@@ -1,8 +1,8 @@
 """The loss of one micro-batch: clipped surrogate, KL to the reference, and the world-model term.
 
 An *update* is split into M *mini-batches* (one optimiser step each), and those into *micro-batches* by
-memory. All normalisers are those of the whole mini-batch (`MiniBatchTotals`), or are in the weights of the
-tokens already, so the gradients of its micro-batches add up to exactly the gradient of the undivided
+memory. All normalisers are those of the whole mini-batch (`MiniBatchTotals`), or are already in the weights
+of the tokens, so the gradients of its micro-batches add up to exactly the gradient of the undivided
 mini-batch.
 
 All `[B, T]` tensors are aligned with the token ids: position `t` holds what belongs to token `t`.
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 MAX_LOG_RATIO = 20.0
-"""Log-ratios are clamped here before `exp`, so that one token far off the old policy gives a large
+"""Log-ratios are clamped here before `exp`, so that one token far from the old policy gives a large
 finite loss with no gradient instead of an infinity."""
 
 
@@ -102,7 +102,7 @@ def truncated_importance(
 ) -> Tensor:
     """Importance weights of tokens that another policy than the old one sampled, truncated at `cap`.
 
-    `min(exp(old_logp - sampled_logp), cap)`. Times the clipped surrogate they make the decoupled objective
+    `min(exp(old_logp - sampled_logp), cap)`. Times the clipped surrogate, they give the decoupled objective
     of Hilton et al. (2021, "Batch size-invariance for policy optimization"): the ratio is clipped around
     the old (proximal) policy, the expectation is corrected for the one that sampled. The truncation
     (Ionides 2008; by token: Yao et al. 2025, "TIS") bounds the variance and biases towards the sampling
@@ -200,7 +200,7 @@ def combined_loss(
 def merge_metrics(parts: Iterable[dict[str, Tensor]]) -> dict[str, float]:
     """The mini-batch's metrics from those of its micro-batches.
 
-    How each merges is said in `paw_train.metrics`; most are shares of a mean, which add up.
+    `paw_train.metrics` states how each is merged; most are shares of a mean, which add up.
     """
     collected: dict[str, list[Tensor]] = {}
     for part in parts:

@@ -34,7 +34,7 @@ def token_losses(logprobs: Tensor, settings: WorldModelSettings) -> Tensor:
     """The loss that `settings.loss` names, of each token.
 
     Raises:
-        ValueError: there is no such loss, or it returned something else than a number for each token.
+        ValueError: there is no such loss, or it did not return a number for each token.
     """
     losses = WORLD_MODEL_LOSSES[settings.loss](logprobs, settings)
     if not isinstance(losses, Tensor) or losses.shape != logprobs.shape:
@@ -64,7 +64,7 @@ def masked(logprobs: FloatArray, mask: FloatArray) -> tuple[Tensor, Tensor]:
 
 
 def mean_over(values: Tensor, tokens: Tensor) -> Tensor:
-    """[B] mean of the [B, T] values where `tokens` is set; 0 for a row without any."""
+    """[B] mean of the [B, T] values at which `tokens` is set; 0 for a row without any."""
     return (values * tokens).sum(-1) / tokens.sum(-1).clamp(min=1)
 
 

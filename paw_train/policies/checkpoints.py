@@ -1,4 +1,4 @@
-"""The places of a run's checkpoints, and its logs cut to one. Nothing here needs torch."""
+"""The places of a run's checkpoints, and the cutting of its logs back to one. Nothing here needs torch."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 from paw_gym.internals.files import append_jsonl, truncate_jsonl
 
 STATE_FILE = "state.pt"
-"""beside the model: what training needs to go on from there; a checkpoint without it is not whole"""
+"""beside the model: what training needs to go on from there; a checkpoint without it is incomplete"""
 EVENTS = "events.jsonl"
-"""in a run's folder: settings that changed on the way, and lines of its logs that were lost"""
+"""in a run's folder: settings that changed during the run, and lines of its logs that were lost"""
 NEW, OLD = ".new", ".old"
-"""added to a checkpoint's name while it is replaced: what takes its place, and what was there"""
+"""added to a checkpoint's name while it is replaced: for the new one, and for the old one"""
 
 
 def find_checkpoint(folder: Path) -> Path | None:
-    """The checkpoint of ``folder``: also one whose replacement was killed, the newer that is whole."""
+    """The checkpoint of ``folder``, even if its replacement was killed: the newer one that is whole."""
     for suffix in ("", NEW, OLD):
         candidate = folder.with_name(folder.name + suffix)
         if (candidate / STATE_FILE).is_file():

@@ -19,7 +19,7 @@ class Axis:
     log: bool = False
 
     def at(self, value: float) -> float:
-        """The pixel of a value; values beyond the ends stay at the end."""
+        """The pixel of a value; a value beyond an end is placed at that end."""
         low, high = self._scaled(self.low), self._scaled(self.high)
         share = (self._scaled(value) - low) / (high - low)
         return self.start + min(1.0, max(0.0, share)) * (self.end - self.start)
@@ -56,9 +56,9 @@ def log_ticks(low: float, high: float) -> list[float]:
 def value_axis(
     values: Sequence[float], start: float, end: float, share: bool = False, log: bool = False
 ) -> Axis:
-    """An axis that holds ``values`` with some air, and 0 where that costs little resolution.
+    """An axis that holds ``values`` with some margin, and 0 if that costs little resolution.
 
-    It spans at least a tenth of the largest value (of shares, 0.1), so that noise looks small.
+    It spans at least a tenth of the largest value (for shares, 0.1), so that noise looks small.
     """
     low, high = min(values), max(values)
     if log:
@@ -91,7 +91,7 @@ def number_text(value: float, share: bool = False) -> str:
 
 
 def tick_labels(ticks: Sequence[float], share: bool = False) -> list[str]:
-    """A label for each tick, with as many digits as make neighbours differ."""
+    """A label for each tick, with enough digits to make neighbours differ."""
     labels = [number_text(value, share) for value in ticks]
     if len(set(labels)) == len(labels):
         return labels
@@ -134,7 +134,7 @@ class Series:
     intervals: Sequence[tuple[float, float, float]] = ()
     """(x, low, high)"""
     smooth: bool = False
-    """add a running mean where the line is long"""
+    """add a running mean if the line is long"""
     band: Sequence[tuple[float, float, float]] = ()
     """(x, low, high) by rising x: an area behind the line"""
 
@@ -144,7 +144,7 @@ class Series:
 
     @property
     def reach(self) -> list[float]:
-        """All that the y axis has to hold: the values, and the ends of intervals and of the band."""
+        """Everything that the y axis has to hold: the values, and the ends of intervals and of the band."""
         return [*self.values, *(end for _, *ends in (*self.intervals, *self.band) for end in ends)]
 
 
@@ -162,10 +162,10 @@ class ChartStyle:
     full: bool = False
     """a share's axis runs from 0 to 1"""
     log: bool = False
-    """logarithmic where the values allow and need it"""
+    """logarithmic if the values allow and need it"""
     x_label: str = "update"
     holds: Sequence[float] = ()
-    """values that the y axis has room for beside the series', so that several charts can be compared"""
+    """values that the y axis holds in addition to the series', so that several charts can be compared"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +176,9 @@ class Line:
     path: str
     """the ``d`` of its path"""
     smoothed: str
-    """that of its running mean; empty where it has none"""
+    """that of its running mean; empty if it has none"""
     band: str
-    """that of the area behind it; empty where it has none"""
+    """that of the area behind it; empty if it has none"""
     whiskers: Sequence[tuple[float, float, float]]
     """(x, low, high)"""
     dots: Sequence[tuple[float, float]]
@@ -186,7 +186,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """A position of a chart that shows its values on hover."""
+    """A position in a chart that shows its values on hover."""
 
     x: float
     left: float
@@ -259,13 +259,13 @@ class Chart:
 
 
 def smoothing_window(count: int) -> int:
-    """Neighbours that the smoothed line of ``count`` points averages: odd; 1 for short lines."""
+    """Neighbours that a smoothed line of ``count`` points averages over: odd; 1 for short lines."""
     count = min(count, MAX_POINTS)
     return 2 * max(1, round(count / 20)) + 1 if count >= 16 else 1
 
 
 def running_mean(points: Sequence[Point]) -> tuple[int, list[Point]]:
-    """(window, centred mean over ``window`` neighbours); near the ends, over as many as both sides have.
+    """(window, centred mean over ``window`` neighbours); near the ends, over as many as both sides allow.
 
     A centred mean does not lag behind a steep curve, and its ends are the measured values.
     """
@@ -311,7 +311,7 @@ def _area(band: Sequence[tuple[float, float, float]], x_axis: Axis, y_axis: Axis
 
 
 def path_of(points: Sequence[Point], x_axis: Axis, y_axis: Axis) -> str:
-    """The ``d`` of a path through points; a point alone between gaps becomes a dot (round caps)."""
+    """The ``d`` of a path through points; a single point between gaps becomes a dot (round caps)."""
     out: list[str] = []
     pen_down = False
     for i, (x, y) in enumerate(points):

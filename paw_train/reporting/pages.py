@@ -19,11 +19,11 @@ _FOLDER = Path(__file__).parent / "templates"
 
 
 def render(template: str, **values: Any) -> str:
-    """The text of a template of ``templates/``.
+    """The text of a template in ``templates/``.
 
     A value can never become markup: what HTML and XML reserve is escaped, control characters and lone
-    surrogates, which neither can hold, become visible ones. Floats are rounded to two places, as
-    coordinates need.
+    surrogates, which neither can hold, become visible ones. Floats are rounded to two places, which
+    is enough for coordinates.
     """
     return _environment().get_template(template).render(values)
 
@@ -70,9 +70,9 @@ _DIFFED = 4000
 
 
 def changes(earlier: str, text: str) -> list[list[str]]:
-    """A prompt as ``["same", lines]`` and ``["new", lines]`` against the one before it.
+    """A prompt as ``["same", lines]`` and ``["new", lines]``, compared with the one before it.
 
-    Joined by line breaks they are the prompt.
+    Joined by line breaks they give the prompt.
     """
     lines, old = text.split("\n"), earlier.split("\n")
     if not earlier or max(len(lines), len(old)) > _DIFFED:
@@ -90,7 +90,7 @@ def changes(earlier: str, text: str) -> list[list[str]]:
 
 
 def blocks(response: str) -> list[list[str]]:
-    """A raw answer as ``["text", ...]`` and ``[tag, ...]`` parts; put together they are all of it."""
+    """A raw answer as ``["text", ...]`` and ``[tag, ...]`` parts; together they are the whole answer."""
     parts: list[list[str]] = []
     position = 0
     for match in _BLOCK.finditer(response):

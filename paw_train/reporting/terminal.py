@@ -18,7 +18,7 @@ from paw_train.reporting.run.verdict import verdict_of
 
 
 class RunDisplay(Display):
-    """A display that shows a run's RL updates and its summary too."""
+    """A display that also shows a run's RL updates and its summary."""
 
     @contextmanager
     def updates(

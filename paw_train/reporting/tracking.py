@@ -1,7 +1,7 @@
 """Experiment tracking: sends a run's measurements and results to the programs that ``tracking`` names.
 
-Trackers follow the run's files: ``metrics.jsonl`` is what counts, and ``tracking.json`` holds how much of it
-each tracker has, so that an update arrives once however often the run is stopped.
+Trackers follow the run's files: ``metrics.jsonl`` is authoritative, and ``tracking.json`` says how much of it
+each tracker has, so that an update arrives once, however often the run is stopped.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from paw_gym.internals.files import write_json
 from paw_gym.internals.registry import Registry
 
 STATE = "tracking.json"
-"""in a run's folder: by tracker the ``id`` of the run there, and the ``last`` update that it has"""
+"""in a run's folder: by tracker, the ``id`` that it gave the run, and the ``last`` update that it has"""
 _NOT_MEASURED = ("update", "time")
 _ARTIFACTS = ("config.json", "metrics.jsonl", "validation.jsonl", "eval_before.json", "eval_after.json",
               "report.html")  # fmt: skip
-"""files of a finished run; those that are there are handed over"""
+"""files of a finished run; those that exist are handed over"""
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class TrackedRun:
     settings: Mapping[str, Any]
     """of the run, JSON values"""
     id: str | None
-    """the tracker's ``id`` when the run was first opened; ``None``: it is opened now"""
+    """the tracker's ``id`` from when the run was first opened; ``None``: it is opened now"""
     last: int
-    """updates that the tracker has already"""
+    """updates that the tracker already has"""
 
 
 class Tracker(Protocol):
@@ -49,9 +49,9 @@ class Tracker(Protocol):
     package: ClassVar[str]
     """module that must be installed"""
     extra: ClassVar[str]
-    """the optional part of paw-gym that brings it"""
+    """the optional part of paw-gym that installs it"""
     id: str
-    """by which the same run is opened again"""
+    """identifies the run when it is opened again"""
 
     def __init__(self, run: TrackedRun) -> None: ...
 
@@ -69,7 +69,7 @@ class Tracker(Protocol):
 
 
 TRACKERS: Registry[type[Tracker]] = Registry("tracker", "paw_train.trackers")
-"""the trackers by name; add yours with ``@TRACKERS.register(name)``, or by an entry point"""
+"""the trackers by name; add yours with ``@TRACKERS.register(name)``, or with an entry point"""
 
 
 @TRACKERS.register("tensorboard")
@@ -82,7 +82,7 @@ class TensorBoard:
         from torch.utils.tensorboard import SummaryWriter
 
         self.id = run.name
-        # events behind the last recorded update are of a process that was killed
+        # events after the last recorded update are from a process that was killed
         self._writer = SummaryWriter(str(run.folder / "tensorboard"), purge_step=run.last + 1)
 
     def log(self, update: int, values: Mapping[str, float]) -> None:
@@ -155,7 +155,7 @@ def require_trackers(names: Sequence[str]) -> None:
 class Tracking:
     """The trackers of one run, opened when there is something to hand over.
 
-    A context manager, which closes them however it ends; it may be entered again.
+    It is a context manager that closes them however it ends; it may be entered again.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class Tracking:
         self._open = {}
 
     def _trackers(self) -> dict[str, Tracker]:
-        """The trackers, opened; a run that they know already is continued."""
+        """The trackers, opened; a run that they already know is continued."""
         if self._open or not self._names:
             return self._open
         path = self.folder / STATE
@@ -203,7 +203,7 @@ class Tracking:
         for name, tracker in self._trackers().items():
             for row in rows:
                 if row["update"] > self._state[name]["last"]:
-                    # noted first: a kill in between may lose a point, and never writes one twice
+                    # noted first: a kill in between may lose a point, but never writes one twice
                     self._state[name]["last"] = row["update"]
                     write_json(self.folder / STATE, self._state)
                     tracker.log(row["update"], _numbers(row))

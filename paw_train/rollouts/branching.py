@@ -1,6 +1,6 @@
-"""Branching rollouts: episodes, then further episodes from chosen states of theirs.
+"""Branching rollouts: episodes, then further episodes from some of their states.
 
-First the episodes of each group run, as in ``rollout``. Then states of them are chosen (``branch_points``),
+First the episodes of each group run, as in ``rollout``. Then states in them are chosen (``branch_points``),
 the environment goes back to exactly these, and continuations are sampled from there. The result is a tree for
 each group: its root is the task's initial state, and every episode is a path from there to a leaf.
 """
@@ -42,7 +42,7 @@ def branching_rollout(
     samples its own responses.
 
     Args:
-        policy: answers; with token ids and log-probabilities.
+        policy: gives the responses, with token ids and log-probabilities.
         pool: the environments.
         settings: sampling, limits, branching.
         generator: as for ``rollout``.
@@ -87,13 +87,13 @@ def _points(runner: EpisodeRunner) -> list[tuple[int, int]]:
 
 
 def branch_points(logprobs: Sequence[Sequence[float]], points: int) -> list[int]:
-    """The steps with the highest action entropy, at most so many, best first; of equal ones the earlier.
+    """At most ``points`` steps with the highest action entropy, best first; of equal ones, the earlier first.
 
     The entropy is PaW's estimate from the sampled tokens (Eq. 3), the mean of `-p log p`.
 
     Args:
         logprobs: [T] of each response's tokens, in nats.
-        points: most steps to take.
+        points: maximum number of steps.
     """
     scores = [sum(-math.exp(p) * p for p in ps) / max(1, len(ps)) for ps in logprobs]
     return sorted(range(len(scores)), key=lambda step: (-scores[step], step))[:points]

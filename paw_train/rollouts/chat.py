@@ -69,12 +69,12 @@ class ChatFormat:
         """As ``first``, with at most ``limit`` ids: a longer prompt loses tokens in its middle.
 
         What stays is the template's opening, the prompt up to the end of ``keep`` (the task), and as
-        much of the prompt's end as fits: the oldest history behind the task goes first.
+        much of the prompt's end as fits: the oldest history after the task goes first.
 
         Args:
             prompt: the whole prompt.
-            keep: a part of it that must stay; where the prompt lacks it, only its end stays.
-            limit: most ids; ``None``: no limit.
+            keep: a part of it that must stay; if the prompt lacks it, only its end stays.
+            limit: maximum number of ids; ``None``: no limit.
 
         Returns:
             (ids, number of the prompt's tokens left out)
@@ -100,10 +100,10 @@ class ChatFormat:
         """Ids of a whole dialogue, up to where the model answers its last message.
 
         A system message is put before the first user message, with a blank line between: some
-        templates know no system role, and so every model reads the same.
+        templates have no system role, and this way every model reads the same.
 
         Raises:
-            ValueError: not user and assistant in turn, from user to user.
+            ValueError: the messages do not alternate between user and assistant, from user to user.
         """
         system = [m["content"] for m in messages if m["role"] == "system"]
         turns = [m for m in messages if m["role"] != "system"]
@@ -124,7 +124,7 @@ class ChatFormat:
     ) -> list[int]:
         """Ids of a recorded context, truncated as in the rollout.
 
-        A single prompt goes by ``first_within``. A dialogue is whole: the rollout ended it at the limit.
+        ``first_within`` truncates a single prompt. A dialogue is whole: the rollout ended it at the limit.
         """
         if len(messages) == 1:
             return self.first_within(messages[0]["content"], keep, limit)[0]

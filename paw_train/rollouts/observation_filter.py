@@ -21,11 +21,11 @@ from paw_train.settings.world_model import WorldModelSettings
 def leave_out(
     trajectories: Sequence[Trajectory], tokenizer: Any, settings: WorldModelSettings
 ) -> list[Trajectory]:
-    """The trajectories with rows in which what the settings leave out of observations is context.
+    """The trajectories, with the observation tokens that the settings leave out made context.
 
     Args:
         trajectories: not changed.
-        tokenizer: that wrote the observations.
+        tokenizer: the one that wrote the observations.
         settings: of the world model.
     """
     if not settings.filters_tokens:
@@ -50,9 +50,9 @@ def filtered(
 
     Args:
         ids: of the observation.
-        action: that it followed, as the environment was given it.
-        tokenizer: that wrote the observation.
-        settings: which filters there are.
+        action: the action that it followed, as given to the environment.
+        tokenizer: the one that wrote the observation.
+        settings: which filters are used.
     """
     text, ends = text_of_tokens(ids, tokenizer)
     matches = list(_matches(text, action, settings))

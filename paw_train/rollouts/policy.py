@@ -1,7 +1,7 @@
 """The interface between a rollout and a policy: one response for each running episode.
 
 A policy opens a ``Session`` for one batch of episodes. The session is asked once a turn, for all
-episodes that still run; it may keep what it likes from turn to turn (the local policy keeps each
+episodes that still run; it may keep anything from turn to turn (the local policy keeps each
 dialogue's key-value cache). ``paw_train.rollouts.rollout`` and the prompting agents know nothing else of it.
 
 Three policies follow the protocol: ``LocalPolicy`` (transformers, in this process), ``VLLMPolicy``
@@ -50,9 +50,9 @@ class Request:
     messages: Sequence[Message]
     """the whole context as chat messages; the last one is the user's"""
     ids: Sequence[int] | None = None
-    """the same context in tokens, where the policy has a ``chat`` (else it is made from the messages)"""
+    """the same context in tokens, if the policy has a ``chat`` (else it is made from the messages)"""
     tools: Sequence[Mapping[str, Any]] = ()
-    """functions that the model may call (OpenAI's tools schema); only endpoints know what to do with it"""
+    """functions that the model may call (OpenAI's tools schema); only endpoints use them"""
 
 
 @dataclass(slots=True)
@@ -60,12 +60,12 @@ class Response:
     """The answer of a policy."""
 
     ids: list[int] = field(default_factory=list)
-    """the sampled tokens, as sampled; empty where the policy does not report them"""
+    """the sampled tokens, as sampled; empty if the policy does not report them"""
     logprobs: list[float] = field(default_factory=list)
     """of each id under the distribution it was sampled from (temperature and truncation included), in
-    nats; of greedy choices: at temperature 1"""
+    nats; for greedy choices: at temperature 1"""
     text: str = ""
-    """what the environment reads: the response up to and with the stop text, without end tokens"""
+    """what the environment reads: the response up to and including the stop text, without end tokens"""
     error: str | None = None
     """why there is no response; the episode then fails, the others go on"""
     usage: tuple[int, int] | None = None
@@ -73,16 +73,16 @@ class Response:
     cached_tokens: int = 0
     """tokens of the context that the server had in its prefix cache"""
     reasoning: str | None = None
-    """the thought, where a server gives it apart from the text"""
+    """the thought, if a server gives it apart from the text"""
     reasoning_field: str | None = None
-    """the field of the server's message that it stood in, if it had one of its own"""
+    """the field of the server's message that contained the thought, if it had its own"""
     finish_reason: str | None = None
     """why the response ended: ``stop``, ``length`` (``max_tokens`` was reached), ``tool_calls``,
     ``content_filter``; ``None``: unknown"""
     tool_calls: list[dict[str, Any]] = field(default_factory=list)
     """native tool calls: ``name``, ``arguments`` (a JSON text) and perhaps ``id`` of each"""
     refusal: str | None = None
-    """the model's refusal, where a server gives it in a field of its own"""
+    """the model's refusal, if a server gives it in a separate field"""
     overflow: bool = False
     """with an ``error``: the context was too long; a shorter one may be answered"""
 
@@ -119,8 +119,8 @@ class Policy(Protocol):
         Args:
             sampling: of every response.
             growing: the contexts of an episode continue its last context and response (conversation
-                mode), so that work on them is kept. One that goes back is answered all the same, from where
-                it parts from the last.
+                mode), so that work on them is kept. A context that goes back is answered all the same,
+                from where it departs from the last.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""The role of each token of a row, by the names of OpenEnv's RFC 010 (pull request 819 there)."""
+"""The role of each token of a row, under the names of OpenEnv's RFC 010 (pull request 819 there)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Role = Literal["prompt", "action", "env_output", "warning"]
 """``action``: sampled by the policy; ``env_output``: of an observation; ``warning``: of the complaint that
 follows a response which could not be read; ``prompt``: everything else, the chat template included"""
 ROLES: tuple[Role, ...] = ("action", "env_output", "warning")
-"""those that have a mask; a token in none of them is of the prompt"""
+"""those that have a mask; a token in none of them belongs to the prompt"""
 
 
 def token_roles(row: TokenRow, malformed: Sequence[bool]) -> list[Role]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # endpoints are evaluated where torch is not installed
     import torch
 
 _AGAIN = 0.6
-"""probability that a slip of a demonstrator follows one: whoever errs repeats itself"""
+"""probability that a demonstrator's slip is followed by another: errors come in streaks"""
 
 
 @dataclass(slots=True)
@@ -38,16 +38,16 @@ class Trajectory:
     episode: Episode
     rows: list[TokenRow] = field(default_factory=list)
     offered: list[Sequence[str] | None] = field(default_factory=list)
-    """the actions that the environment listed as admissible before each response of the episode's own,
-    where it lists any"""
+    """the actions that the environment listed as admissible before each of the episode's own responses,
+    if it lists any"""
     environment: str = ""
-    """the name of its environment among those of a run of several"""
+    """the name of its environment, in a run with several"""
 
     @property
     def own(self) -> list[Transition]:
         """The transitions without those that the episode shares with the one it branched from.
 
-        ``rows`` and ``offered`` are of these.
+        ``rows`` and ``offered`` belong to these.
         """
         return self.episode.transitions[self.episode.shared_steps :]
 
@@ -71,11 +71,11 @@ def rollout(
     neighbours nor their number (up to the rounding of the model's arithmetic in other batch shapes).
 
     Args:
-        policy: answers.
+        policy: gives the responses.
         pool: the environments; its agent interface decides the context mode.
         settings: sampling and limits.
         generator: CPU generator, from which one seed is sampled; or that seed.
-        task_ids: one task a group; ``None``: the pool samples them.
+        task_ids: one task per group; ``None``: the pool samples them.
         progress: called with (running, all) episodes after each step.
         keep_tokens: whether rows are wanted (training) or not (evaluation).
 
@@ -83,7 +83,7 @@ def rollout(
         A trajectory for each episode, in the pool's order; failed ones have ``episode.error``.
 
     Raises:
-        ValueError: rows are wanted, but the policy gives none, or from a truncated distribution.
+        ValueError: rows are wanted, but the policy gives none, or samples a truncated distribution.
     """
     if keep_tokens:
         require_trainable(policy)
@@ -98,7 +98,7 @@ class EpisodeRunner:
     """Runs the episodes of a pool to their ends, those of a reset or branches of earlier ones.
 
     Args:
-        policy: answers.
+        policy: gives the responses.
         pool: the environments.
         settings: sampling and limits.
         seed: of all responses; see ``rollout``.
@@ -171,7 +171,7 @@ class EpisodeRunner:
             _end_overlong(self.pool, self.recorder, self.settings)
 
     def finished(self, keep_tokens: bool = True) -> list[Trajectory]:
-        """The trajectories, with their token rows where those are wanted."""
+        """The trajectories, with their token rows if those are wanted."""
         if keep_tokens and self.recorder:
             _hand_over(self.trajectories, self.recorder.rows)
         return self.trajectories
@@ -254,11 +254,11 @@ def demonstrations(
         task_ids: the tasks.
         noise: share of steps at which something else is done instead (a random admissible action,
             or the last one again). The expert then shows how to recover; the perturbed action itself
-            is no example, and context in its row.
+            is not an example, and is context in its row.
         rng: of the noise.
         slips: ``random``, as above; ``misplaced``, half of those that do not repeat the last action are what
-            another episode's expert does at that moment, mostly refused here; ``imitated``, these, in runs,
-            and examples as well.
+            another episode's expert does at that moment, mostly refused here; ``imitated``, the same, in
+            streaks, and they are examples as well.
         each_step: called with each running episode before each of its actions.
     """
     pool.reset(task_ids)
@@ -343,7 +343,7 @@ class TokenRecorder:
         self.rows: dict[str, list[TokenRow]] = {}
 
     def open(self, limit: int | None = None) -> None:
-        """Opens the rows of the running episodes' next responses: one a window-mode prompt.
+        """Opens the rows of the running episodes' next responses: one per window-mode prompt.
 
         An episode whose task alone exceeds ``limit`` (tokens of a prompt) fails and leaves the pool.
         """

@@ -64,7 +64,7 @@ def recorded_row(
         episode: the record.
         step: number of the transition.
         show: an observation as prompts show it (``TextEnv.prompt_observation``).
-        template: the usual one; the episode's own prompts tell where it was played with another.
+        template: the usual one; the episode's own prompts tell if it was played with another.
         limit: most tokens of a prompt (``RolloutSettings.max_prompt_tokens``).
 
     Returns:
@@ -88,7 +88,7 @@ def _before(
         return ""
     if step + 1 < len(episode.transitions):
         return _as_prompted(episode, step, show, template)
-    # nobody was shown the message after the last transition: the one before it tells the template
+    # the message after the last transition was never shown: the one before it tells the template
     usual = _as_usual(episode, step, show, template)[0]
     ahead = template.turn.partition("{observation}")[0]
     if not step or "{admissible_actions}" in ahead or "{actions}" in ahead:
@@ -100,10 +100,10 @@ def _before(
 def _as_prompted(
     episode: Episode, step: int, show: Callable[[str], str], template: PromptTemplate
 ) -> str:
-    """The text before an observation in the prompt that followed it, of the usual template or another."""
+    """The text before an observation in the prompt that followed it, from the usual template or another."""
     prompt = episode.transitions[step + 1].prompt
     before, rest = _as_usual(episode, step, show, template)
-    if prompt.endswith(rest):  # where actions, which records lack, are listed before it, not behind
+    if prompt.endswith(rest):  # if actions, which records lack, are listed before it, not after
         return prompt.removesuffix(rest)
     shown = show(episode.transitions[step].next_observation)
     usual = prompt.startswith(before + shown) or shown not in prompt
@@ -113,7 +113,7 @@ def _as_prompted(
 def _as_usual(
     episode: Episode, step: int, show: Callable[[str], str], template: PromptTemplate
 ) -> tuple[str, str]:
-    """The message that follows a transition, in front of the observation, and from there on."""
+    """The message that follows a transition: up to the observation, and from there on."""
     shown = show(episode.transitions[step].next_observation)
     turn = (episode.instruction, shown, None, step + 1)  # records lack the admissible actions
     message, start = template.render_turn(*turn), template.turn_span(*turn)[0]
@@ -153,7 +153,7 @@ def trimmed(row: TokenRow, keep_observations: bool = False) -> TokenRow:
 
     Args:
         row: not changed; one without weights has no supervised observation.
-        keep_observations: their likelihood is measured: they are in use.
+        keep_observations: their likelihood is measured, so they are in use.
     """
     weights = row.wm_weight or [0.0] * len(row.ids)
     role = list(row.role)

@@ -26,7 +26,7 @@ class Reader(Protocol):
 
     @property
     def pad_id(self) -> int:
-        """Id that fills a batch up."""
+        """Id that fills up a batch."""
 
 
 class Scorer(Reader, Protocol):
@@ -35,7 +35,7 @@ class Scorer(Reader, Protocol):
     model: Any
 
     def logprobs(self, batch: Batch, temperature: float = 1.0) -> Tensor:
-        """[B, T] as ``batch_logprobs``."""
+        """[B, T], as from ``batch_logprobs``."""
 
 
 def collate(rows: Sequence[TokenRow], pad_id: int) -> Batch:
@@ -46,7 +46,7 @@ def collate(rows: Sequence[TokenRow], pad_id: int) -> Batch:
         pad_id: fills rows up.
 
     Raises:
-        ValueError: a row's first token has a role, and nothing predicts it.
+        ValueError: a row's first token has a role, but nothing predicts it.
     """
     lengths = torch.tensor([len(row.ids) for row in rows])
     shape = len(rows), int(lengths.max())
@@ -84,7 +84,7 @@ def collate(rows: Sequence[TokenRow], pad_id: int) -> Batch:
 
 
 def collated(rows: Sequence[TokenRow], pad_id: int, token_budget: int) -> list[Batch]:
-    """Rows, longest first, as batches of at most so many padded tokens (one row at least)."""
+    """Rows, longest first, as batches of at most ``token_budget`` padded tokens, or one row."""
     return [collate([rows[i] for i in part], pad_id) for part in micro_batches(rows, token_budget)]
 
 
@@ -100,7 +100,7 @@ def read_rows(
     Args:
         reader: gives the device.
         rows: of any lengths.
-        token_budget: padded tokens of one forward pass: memory, not results.
+        token_budget: padded tokens of one forward pass; affects memory, not results.
         read: (batch on the reader's device) -> [B, T'] values, T' <= T.
 
     Returns:

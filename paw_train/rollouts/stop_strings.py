@@ -1,6 +1,6 @@
 """The end of a response: exact, token by token, without decoding all of it again and again.
 
-A stop text may lie across tokens, and its last token may carry more text. A token can complete one
+A stop text may be split across tokens, and its last token may carry more text. A token can complete one
 only if it holds the text's last character, so only such tokens cost a look at the decoded tail.
 A stop text inside a thought ends nothing (see ``paw_gym.internals.replies``). The ids stay as sampled;
 the text that the environment reads ends with the stop text, so every policy gives the same text for the
@@ -44,7 +44,7 @@ class StopStrings:
         return stop_end(whole, self.texts, self.chat.thought_opened, sampling=True) is not None
 
     def truncate(self, text: str) -> str:
-        """A response's text up to and with the stop text that came first (``replies.truncate``)."""
+        """A response's text up to and including the stop text that came first (``replies.truncate``)."""
         return truncate(text, self.texts, self.chat.thought_opened)
 
     def _may_complete(self, token: int) -> bool:

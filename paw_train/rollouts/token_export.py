@@ -2,7 +2,7 @@
 
 The form is that of OpenEnv's RFC 010: a mask for each role, and the coefficient of the world-model term. A
 line of JSON is one transition: its context, the response and the next observation, so that no action is in
-two rows. Records hold texts: responses are tokenised from theirs, which is not always how they were sampled.
+two rows. Records hold texts: responses are tokenised from them, which is not always how they were sampled.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def write_tokens(
     force: bool = False,
     progress: Callable[[Tally], None] | None = None,
 ) -> Tally:
-    """Writes one line a transition; see ``token_lines`` for its fields.
+    """Writes one line per transition; see ``token_lines`` for its fields.
 
     Args:
         out: the file; it appears whole or not at all.
@@ -69,7 +69,7 @@ def write_tokens(
 def token_lines(
     episode: Episode, chat: ChatFormat, interface: AgentInterface, coefficient: float
 ) -> Iterator[dict[str, Any]]:
-    """One record for each transition of an episode's own (those of a branch's parent are with the parent).
+    """One record for each of an episode's own transitions (those of a branch's parent are with the parent).
 
     Args:
         episode: the record.

@@ -25,7 +25,7 @@ CONTEXT, ACTION, OBSERVATION = 0, 1, 2
 
 @dataclass(slots=True)
 class TokenRow:
-    """One sequence of T tokens; every list has one entry a token.
+    """One sequence of T tokens; every list has one entry per token.
 
     The lists up to ``logprob`` are the rollout's. Ids that are given alone are context.
     """
@@ -39,7 +39,7 @@ class TokenRow:
     logprob: list[float] = field(default_factory=list)
     """of each action token when it was sampled, in nats; 0 elsewhere"""
     importance: list[float] | None = None
-    """weight of each action token, if another policy sampled it than ``logprob`` is of"""
+    """weight of each action token, if a policy other than that of ``logprob`` sampled it"""
     advantage: list[float] | None = None
     """factor of each action token's surrogate"""
     wm_weight: list[float] | None = None
@@ -70,7 +70,7 @@ class TokenRow:
         turn: int = -1,
         logprob: Sequence[float] | None = None,
     ) -> None:
-        """Appends tokens, in place; what else the row holds is 0 for them."""
+        """Appends tokens, in place; the row's other lists are 0 for them."""
         count = len(ids)
         new = {"ids": ids, "role": [role] * count, "turn": [turn] * count, "logprob": logprob}
         for name, values in self.columns().items():
@@ -95,7 +95,7 @@ class TokenRow:
 
 
 def micro_batches(rows: Sequence[TokenRow], token_budget: int) -> Iterator[list[int]]:
-    """Numbers of the rows, longest first, in batches of at most so many padded tokens (one row at least)."""
+    """Numbers of the rows, longest first, in batches of at most ``token_budget`` padded tokens or one row."""
     lengths = [len(row.ids) for row in rows]
     return batches_alike(range(len(rows)), lengths.__getitem__, token_budget, _PASS, _MOST_PADDING)
 
@@ -109,8 +109,8 @@ def batches_alike(
         items: to be read in padded passes.
         length: tokens of an item.
         most: padded tokens of a batch that has more than one item.
-        few: padding up to which it is cheaper than one more pass, in tokens.
-        share: the same, as a share of the padded tokens; the larger of both counts.
+        few: padding that is still cheaper than one more pass, in tokens.
+        share: the same, as a share of the padded tokens; the larger of the two counts.
     """
     batch: list[T] = []
     widest = tokens = 0

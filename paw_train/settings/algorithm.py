@@ -21,7 +21,7 @@ class CriticSettings(Group):
     """PPO's value function: a copy of the policy's decoder at the start of RL, with a scalar head."""
 
     lr: AtLeastZero = 1e-5
-    """learning rate of the critic's AdamW; its gradients are clipped as the policy's are"""
+    """learning rate of the critic's AdamW; its gradients are clipped like the policy's"""
 
 
 class AlgorithmSettings(Group):
@@ -33,20 +33,20 @@ class AlgorithmSettings(Group):
     adds"""
     normalize: Literal[True, False, "batch"] = "batch"
     """the divisor of the advantages of ``grpo``, ``gigpo`` and ``branch_grpo``. ``batch``: the deviation of
-    the update's returns without penalties, so that penalties never scale up a group in which nobody
-    succeeds; ``true``: that of the group's returns, as published; ``false``: none (Dr.GRPO). ``ppo``
+    the update's returns without penalties, so that penalties never scale up a group without a
+    success; ``true``: that of the group's returns, as published; ``false``: none (Dr.GRPO). ``ppo``
     standardizes over the update unless it is false; ``rloo`` and ``branch_rloo`` never divide,
     ``reinforce_pp`` always does"""
     weighting: Literal["token", "episode"] = "token"
     """``token``: every action token of an update has the same weight, so long episodes weigh more;
     ``episode``: every episode has the same weight, as 1/|o_i| in GRPO's own objective (Shao et al. 2024)"""
     similarity: PositiveShare | None = None
-    """``gigpo``: smallest difflib ratio at which two states count as the same anchor (0.9 is published
+    """``gigpo``: smallest difflib ratio at which two states count as the same anchor (published: 0.9
     for search pages; as in the published code, difflib ignores frequent characters of long texts); null: they
     must be equal"""
     statistics: Literal["episode", "step"] = "episode"
     """``grpo``, ``gigpo``, ``reinforce_pp``: whether mean and standard deviation are over episodes
-    (``episode``), or over steps (``step``), where an episode counts once for each of its steps (GiGPO's
+    (``episode``), or over steps (``step``), with an episode counted once for each of its steps (GiGPO's
     published code)"""
     penalty: Literal["episode", "step"] = "episode"
     """what the penalty for an invalid response (``env.invalid_penalty``) is charged to, in ``grpo``,
@@ -78,7 +78,7 @@ class ObjectiveSettings(Group):
     """weight of the clipped surrogate; 0 leaves out the policy term, so that only the world model is learned
     from the policy's rollouts (the reward-free form of ECHO)"""
     kl_coef: AtLeastZero = 0.01
-    """weight of the KL to the reference policy, which the paper does not state: GiGPO's scripts have 0.01 for
+    """weight of the KL to the reference policy, which the paper does not state: GiGPO's scripts use 0.01 for
     ALFWorld and WebShop and 0.001 for search; with 0, no reference policy is needed"""
     kl_in: Literal["loss", "reward"] = "loss"
     """`loss`: the k3 estimate is added to the loss; `reward`: the log-ratio of each response is subtracted

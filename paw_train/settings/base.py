@@ -43,7 +43,7 @@ class Group(BaseModel):
             raise ValueError(_line(cls, error, where)) from None
 
     def replace(self, **changes: Any) -> Self:
-        """The same settings but for these, checked like any others; see ``read``."""
+        """The same settings with these changes, checked like any others; see ``read``."""
         return self.read({**dict(self), **changes})
 
 
@@ -124,7 +124,7 @@ def _choices(kind: Any) -> Iterator[Any]:
 
 
 def _number(value: Any) -> Any:
-    """YAML reads ``1e-4`` as a text."""
+    """YAML reads ``1e-4`` as text."""
     if isinstance(value, str):
         try:
             return float(value)
@@ -153,7 +153,7 @@ Seed = Annotated[int, Interval(ge=0, lt=2**32)]
 
 
 def allowed(kind: Any) -> str:
-    """The values that a type's declarations allow, in words; empty: all of the type."""
+    """The values that a type's declarations allow, in words; empty: every value of the type."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (types.UnionType, typing.Union, tuple):
         words = next((w for a in arguments if (w := allowed(a))), "")

@@ -39,14 +39,14 @@ class EndpointSettings(Group):
     """seconds after which a request without an answer is sent again"""
     retries: Count = 10
     """number of retries of a request after temporary failures (server error, overload, lost connection). The
-    waits before them grow to half a minute, or are as long as the server asks (``Retry-After``); one that
-    asks for more than 10 minutes ends the command as a budget does"""
+    waits before them grow to half a minute, or last as long as the server asks (``Retry-After``); a server
+    that asks for more than 10 minutes ends the command, as a budget does"""
     input_price: AtLeastZero | None = None
     """price of a million prompt tokens, in US dollars; null: the cost is not computed"""
     cached_input_price: AtLeastZero | None = None
     """price of a million prompt tokens that the server reads from its prefix cache; null: ``input_price``"""
     output_price: AtLeastZero | None = None
-    """price of a million response tokens, in US dollars; null: 0 where ``input_price`` is given"""
+    """price of a million response tokens, in US dollars; null: 0 if ``input_price`` is given"""
     budget_cost: AboveZero | None = None
     """maximum cost of one command, in US dollars (needs a price); the same command run again continues,
     and answers from the cache are free. null: no limit"""
@@ -79,7 +79,7 @@ class EndpointSettings(Group):
     def cost(
         self, prompt_tokens: float, completion_tokens: float, cached_tokens: float = 0
     ) -> float:
-        """The price of so many tokens; ``cached_tokens`` are among those of prompts."""
+        """The price of these tokens; ``cached_tokens`` are part of ``prompt_tokens``."""
         price = self.input_price or 0.0
         cached = price if self.cached_input_price is None else self.cached_input_price
         prompt = (prompt_tokens - cached_tokens) * price + cached_tokens * cached

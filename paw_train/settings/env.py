@@ -50,12 +50,12 @@ def with_secrets(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def asked_with(env_id: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments by which a server is asked about an environment, with their secrets; else none."""
+    """The arguments with which a server is asked about an environment, with their secrets; else none."""
     return with_secrets(kwargs) if names_another(env_id, kwargs) else {}
 
 
 def recorded_id(env_id: str, where: str) -> str:
-    """The registered id of the environment that a file names; a module in it is not imported.
+    """The registered id of the environment that a file names; no module in that name is imported.
 
     Raises:
         ValueError: no such environment is registered here; says how to import its module.
@@ -126,7 +126,7 @@ class EnvSettings(Group):
 class MixedEnvSettings(EnvSettings):
     """One entry of a list in ``env``: everything that ``env`` has as a group, and its part in the run.
 
-    Its panels are of the environment's own held-out splits.
+    Its panels come from the environment's own held-out splits.
     """
 
     name: str = ""
@@ -193,7 +193,7 @@ def read_mixture(entries: Sequence[Any]) -> tuple[MixedEnvSettings, ...]:
 
 
 def member_of(entry: MixedEnvSettings) -> Member:
-    """An entry with the values that it leaves to others."""
+    """An entry with the values that it leaves to its environment."""
     selection, held_out = class_defaults(
         entry.id, asked_with(entry.id, entry.kwargs)
     ).held_out_splits
@@ -213,9 +213,9 @@ def entry_called(entries: Sequence[Any], name: str) -> dict[str, Any]:
 
 
 def choose_entry(data: dict[str, Any], name: str) -> None:
-    """Makes settings with a list in ``env`` those of a run of one entry alone; changed in place.
+    """Turns settings with a list in ``env`` into those of a run of one entry alone; changed in place.
 
-    Its weight, scale and normalization weigh environments against each other, and are left out.
+    Its weight against other entries is left out.
     """
     entry = read_mixture([entry_called(data["env"], name)])[0]
     member = member_of(entry)

@@ -35,14 +35,14 @@ class ScratchModelSettings(Group):
     """width of the feed-forward layers"""
     architecture: Literal["llama", "token_shift"] = "llama"
     """``llama``; or ``token_shift``: LFM2's attention, in each layer over vectors to which linear maps of the
-    two previous tokens' are added, so that it finds what stood behind a name, and copies ``cloth 3`` from
-    view. No other program loads this one"""
+    two previous tokens' vectors are added, so that it finds what followed a name, and copies ``cloth 3``
+    from view. No other program loads this model"""
     tokenizer: Literal["words", "pieces"] = "words"
     """kind of tokenizer: ``words``: the words of the training tasks; ``pieces``: byte-level BPE, for
     environments in which most names are new"""
     spell_unknown: bool = True
-    """whether ``words`` spells a word that training does not show, letter by letter, which the warm start
-    practices with made-up words; false: any such word is the same unknown token"""
+    """whether ``words`` spells words absent from training letter by letter (the warm start
+    practices this with made-up words); false: all such words are the same unknown token"""
     pieces: Annotated[int, Ge(FEWEST_PIECES)] = 1024
     """number of pieces; with fewer, names are split into more, and more frequent, pieces"""
 
@@ -120,9 +120,9 @@ class CloningSettings(Group):
     """share of the expert's steps replaced by a perturbed action (a random one, or the previous one again),
     so that the policy also learns to recover"""
     slips: Literal["random", "misplaced", "imitated"] = "random"
-    """what perturbed actions are: ``random``, admissible ones; ``misplaced``, half of them what the expert
+    """kind of perturbed actions: ``random``, admissible ones; ``misplaced``, half of them what the expert
     does at that moment in another episode, mostly refused, so the policy learns to continue after a refusal;
-    ``imitated``, these, in runs, and learned as well: a demonstrator that errs, whom RL has to surpass"""
+    ``imitated``, the same, in streaks, and learned as well: an erring demonstrator that RL has to surpass"""
     steps: Count = 400
     """number of optimizer steps"""
     checkpoint_every: Positive = 200
@@ -137,5 +137,5 @@ class CloningSettings(Group):
     context_weight: AtLeastZero = 0.3
     """loss weight of the tokens outside the expert's responses, relative to 1 inside them"""
     observation_weight: AtLeastZero | None = None
-    """the same of the tokens of observations (ActObs: 1 with ``context_weight: 0``); null:
+    """the same for the tokens of observations (ActObs: 1 with ``context_weight: 0``); null:
     ``context_weight``"""

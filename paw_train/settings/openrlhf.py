@@ -30,7 +30,7 @@ class OpenRLHFSettings(Group):
     """number of GPUs over which one vLLM engine is split"""
     environment_workers: Count = 1
     """number of processes beside each vLLM engine that run the environments, prompts and tokenizers of its
-    episodes; 0: threads of the engine's own process run them, where slow environments delay the engine"""
+    episodes; 0: threads of the engine's own process run them, and slow environments delay the engine"""
     zero_stage: Literal[2, 3] = 2
     """stage of DeepSpeed's ZeRO: 2 shards optimizer state and gradients over the GPUs, 3 also the weights"""
     adam_offload: bool = False
@@ -71,25 +71,25 @@ class OpenRLHFSettings(Group):
 
     @property
     def ranks(self) -> int:
-        """Data-parallel ranks of the policy: one a GPU."""
+        """Data-parallel ranks of the policy: one per GPU."""
         return self.nodes * self.gpus_per_node
 
     @property
     def updates_between_checksums(self) -> int:
-        """``checksum_every``, with the default worked out."""
+        """``checksum_every``, with the default resolved."""
         if self.checksum_every is not None:
             return self.checksum_every
         return 10 if self.tensor_parallel == 1 else 0
 
     @property
     def importance_truncation(self) -> float | None:
-        """Largest importance weight of a token that an older policy sampled; ``None``: none has a weight."""
+        """Largest importance weight of a token that an older policy sampled; ``None``: no token has one."""
         # with `rollout` the ratio to vLLM's own log-probabilities is the importance ratio already
         return 2.0 if self.max_staleness and self.old_logprobs == "actor" else None
 
     @property
     def vllm_engines(self) -> int:
-        """Engines, with the default worked out."""
+        """Number of engines, with the default resolved."""
         if self.engines is not None:
             return self.engines
         return self.ranks // self.tensor_parallel if self.colocate == "all" else 1

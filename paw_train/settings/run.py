@@ -36,7 +36,7 @@ class EvalSettings(Group):
     split: Text = "valid_unseen"
     """split from which the evaluation panel is sampled, once, with ``seed``"""
     tasks: Count = 200
-    """number of tasks in the evaluation panel, at most those of the split"""
+    """number of tasks in the evaluation panel, at most all of the split"""
     plays: Positive = 1
     """number of episodes per task before and after RL, each sampled independently; validations during
     training always run one"""
@@ -80,8 +80,8 @@ MAY_CHANGE: Mapping[str, str | None] = MappingProxyType(
         **dict.fromkeys([f"world_model_learning.{m}.lr" for m in ("sft", "rwml")], "world_model"),
     }
 )
-"""settings (dotted) that may be others when a run is resumed; all else makes another run of it. With the name
-of a checkpoint: until that is made, and what led to it begins again. ``updates`` may grow"""
+"""settings (dotted) that may differ when a run is resumed; any other change makes it another run. With the
+name of a checkpoint: only until that is made, and what led to it begins again. ``updates`` may grow"""
 
 
 class Settings(Group):
@@ -189,7 +189,7 @@ class Settings(Group):
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """The environments of the run, each with its part in it; one where ``env`` is a group."""
+        """The environments of the run, each with its part in it; one if ``env`` is a group."""
         e = self.evaluation
         if isinstance(self.env, tuple):
             return tuple(member_of(entry) for entry in self.env)
@@ -284,7 +284,7 @@ def _transitions(settings: Settings) -> dict[str, Any]:
 
 def _stage(settings: Settings) -> dict[str, Any]:
     """The settings of RL that world-model learning reads too."""
-    # it has these of its own
+    # world-model learning has its own values of these
     optimizer = {"lr", "schedule", "warmup_updates", "minibatches", "minibatch_size"}
     objective = {"kl_coef", "kl_in", "policy_coef", "entropy_coef", "log_observations"}
     return {

@@ -41,7 +41,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "paw": {},
     "echo": {"loss": "ce", "alpha": 1.0, "adaptive": False},
 }
-"""named set-ups, by what differs from the defaults"""
+"""named set-ups, as differences from the defaults"""
 
 
 class WorldModelSettings(Group):
@@ -91,8 +91,8 @@ class WorldModelSettings(Group):
     """Python regular expressions (noise rules); the tokens of an observation that a match covers, in whole or
     in part, are left out of its loss: timestamps, identifiers, progress bars"""
     placebo: bool = False
-    """whether each observation is another transition's of the same length, at the true ones' gradient norm:
-    the control for what *information* in observations does (`env.mode=window`)"""
+    """whether each observation is replaced by another transition's of the same length, at the true ones'
+    gradient norm: the control for what *information* in observations does (`env.mode=window`)"""
     selection: Text = "top_entropy"
     """rule that selects the supervised transitions: `top_entropy`, the share `alpha` with the highest action
     entropy (Eq. 4), or a selection that another package adds"""
@@ -167,7 +167,7 @@ class EarlyExperienceSettings(Group):
     """Early experience (arXiv 2510.08558): what other actions would have done in the expert's states."""
 
     alternatives: Positive = 8
-    """K, the number of other actions tried in each of the expert's states; fewer where there are no more"""
+    """K, the number of other actions tried in each of the expert's states; fewer if a state has fewer"""
     imitation_steps: Count = 400
     """number of optimizer steps on the expert's responses afterward, with the settings of ``cloning``"""
 
@@ -183,8 +183,8 @@ class WorldModelLearningSettings(Group):
     """number of episodes on training tasks whose transitions are learned from: the start policy's, or with
     early experience the expert's"""
     easy_samples: Count = 0
-    """number of predictions that the start policy makes of each transition: one whose predictions are all
-    right is easy, and learned from with probability 0.1; 0: no filter"""
+    """number of predictions that the start policy makes for each transition; a transition whose predictions
+    are all right is easy, and learned from with probability 0.1; 0: no filter"""
     max_share: PositiveShare = 1.0
     """largest share of the transitions learned from that may have the same observation; surplus ones are left
     out at random. A value below 1 prevents rewards for predicting the same text everywhere (our extension);

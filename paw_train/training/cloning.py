@@ -74,7 +74,7 @@ def mixed_expert_rows(
 ) -> list[TokenRow]:
     """Token rows of the experts of a run's environments: ``cloning.episodes``, divided by weight.
 
-    Of several environments those without an expert are left out, and ``cloning.episodes_per_task`` limits
+    With several environments, those without an expert are left out, and ``cloning.episodes_per_task`` limits
     each one's share.
     """
     own, seed = settings.cloning, settings.seed
@@ -112,7 +112,7 @@ def clone(
     """Trains the policy on expert rows; False when it was asked to stop before the last step.
 
     The response's tokens weigh 1, those of observations ``observation_weight``, all others
-    ``context_weight``: a model trained from scratch has the language to learn as well. Weight matrices are
+    ``context_weight``: a model trained from scratch has to learn the language as well. Weight matrices are
     trained by Muon, the others by AdamW; for a model trained from scratch that gave more than twice the
     success of AdamW alone in the same time. A pretrained model and adapters are trained by AdamW alone
     (``matrix_lr: null``).
@@ -244,7 +244,7 @@ def _schedule(step: int, settings: CloningSettings) -> float:
 def _batches(
     rows: Sequence[TokenRow], budget: int, rng: np.random.Generator
 ) -> Iterator[list[TokenRow]]:
-    """Shuffled batches of about ``budget`` padded tokens, for ever; rows of a batch are of like length."""
+    """Shuffled batches of about ``budget`` padded tokens, for ever; rows of a batch are of similar length."""
     if not rows:
         raise ValueError("The expert solved none of the tasks: there is nothing to clone.")
     while True:

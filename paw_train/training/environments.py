@@ -38,7 +38,7 @@ _BY_ENVIRONMENT = (
 
 
 def require_room_for_tasks(settings: Settings, chat: ChatFormat) -> None:
-    """Raises ``ValueError`` where a first prompt does not fit the context; of each environment one is tried.
+    """Raises ``ValueError`` if a first prompt does not fit the context; one of each environment is tried.
 
     Rollouts would raise it as well, after the warm start.
     """
@@ -104,7 +104,7 @@ class TrainingEnvironments:
         return sampled, kept
 
     def metrics(self, sampled: Sequence[Trajectory]) -> dict[str, Any]:
-        """Outcomes of an update's episodes; of several environments also of each: ``metric/name``."""
+        """Outcomes of an update's episodes; with several environments also of each: ``metric/name``."""
         found = outcome_metrics(sampled)
         if not self.settings.mixed:
             return found
@@ -116,7 +116,7 @@ class TrainingEnvironments:
         return found
 
     def recorded(self, sampled: Sequence[Trajectory], groups: int) -> list[Trajectory]:
-        """The episodes of the first so many groups of each environment."""
+        """The episodes of each environment's first ``groups`` groups."""
         first: dict[str, int] = {}
         for trajectory in sampled:
             first.setdefault(trajectory.environment, trajectory.episode.group)
@@ -167,7 +167,7 @@ def divided(count: int, weights: Sequence[float], rng: np.random.Generator | Non
 
 
 def member_seed(seed: int, number: int) -> int:
-    """The seed of an environment of a run: of the first, the run's own."""
+    """The seed of an environment of a run: for the first, the run's own."""
     return seed if number == 0 else int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
 
 
@@ -182,12 +182,12 @@ def _informative(
         if len(informative_groups(sampled)) >= groups:
             break
         sampled = [*sampled, *_moved(roll_out(), number * groups)]
-    # nothing to learn from: an update's groups all the same, or they would outweigh other environments
+    # nothing to learn from: still only an update's groups, or they would outweigh other environments
     return sampled, set(sorted(informative_groups(sampled))[:groups]) or first
 
 
 def _moved(trajectories: Sequence[Trajectory], by: int, environment: str = "") -> list[Trajectory]:
-    """The same trajectories of an environment, with group numbers that are ``by`` higher."""
+    """The same trajectories of an environment, with group numbers higher by ``by``."""
     return [
         replace(t, episode=replace(t.episode, group=t.episode.group + by), environment=environment)
         for t in trajectories

@@ -1,4 +1,4 @@
-"""True if a run fits its GPUs, worked out before anything is loaded.
+"""A check of whether a run fits its GPUs, worked out before anything is loaded.
 
 Memory follows formulas (``paw_train.training.memory``). Times depend on the machine and are not
 estimated.
@@ -35,7 +35,7 @@ GPUS: Mapping[str, float] = MappingProxyType(
 
 
 FEWEST_EPISODES = 4
-"""that keep an engine busy: a decoding step reads all weights, for one sequence as for several"""
+"""that keep an engine busy: a decoding step reads all weights, even for a single sequence"""
 
 Check = Callable[[Settings], None]
 """raises ``ValueError`` for settings that an engine cannot do"""
@@ -66,11 +66,11 @@ class Plan:
     resident: int | None
     """episodes that one vLLM engine's cache holds at their longest; ``None``: without vLLM"""
     problems: tuple[str, ...]
-    """why the run does not fit; empty where it does"""
+    """why the run does not fit; empty if it does"""
     notes: tuple[str, ...] = ()
-    """what fits and yet wastes GPUs"""
+    """what fits but wastes GPUs"""
     remedy: str | None = None
-    """settings with which it fits; ``None`` where it fits as it is"""
+    """settings with which it fits; ``None`` if it fits as it is"""
     command: str | None = None
     """of OpenRLHF, on a cluster"""
 
@@ -158,7 +158,7 @@ def _plan(settings: Settings, shape: ModelShape, available: float | None) -> Pla
 
 
 def underfed_notes(settings: Settings) -> Iterator[str]:
-    """A sentence where the vLLM engines outnumber what an update's episodes can keep busy."""
+    """A sentence if there are more vLLM engines than an update's episodes can keep busy."""
     r, engines = settings.rollout, settings.openrlhf.vllm_engines
     episodes = r.groups * r.group_size
     if settings.engine == "openrlhf" and episodes < FEWEST_EPISODES * engines:
@@ -209,7 +209,7 @@ def _problems(phases: list[Phase], resident: int | None, available: float) -> It
 
 
 def _remedy(settings: Settings, shape: ModelShape, available: float | None, possible: Check) -> str:
-    """The fewest changes, from the cheapest on, with which the run fits."""
+    """The fewest changes, cheapest first, with which the run fits."""
     for chosen in _combinations(settings):
         try:
             changed = overridden(settings.to_dict(), chosen, "plan")
@@ -230,7 +230,7 @@ def _combinations(settings: Settings) -> list[list[str]]:
     alone = [[change] for change in changes]
     together = []
     for count in range(len(changes) + 1):
-        # of two changes to one setting, the later
+        # of two changes to one setting, the later counts
         latest = {change.partition("=")[0]: change for change in changes[:count]}
         together += [[*latest.values(), *layout] for layout in _vllm_layouts(settings)]
     return sorted([*alone, *filter(None, together)], key=len)

@@ -29,14 +29,14 @@ _LISTED = 20
 _TOGETHER = 100
 """episodes that run at the same time"""
 _NOISE = 0.2
-"""share of steps at which something else than the expert's action is done: an environment has words for
+"""share of steps at which something other than the expert's action is done: an environment has words for
 mistakes, too"""
 
 
 def language_texts(settings: Settings, display: Display) -> list[str]:
     """Texts that hold the words of a run's environments: prompts, responses and observations.
 
-    They are of episodes of the training tasks: the expert's, with perturbed actions, or random ones where
+    They come from episodes of the training tasks: the expert's, with perturbed actions, or random ones if
     there is no expert.
     """
     texts: list[str] = []
@@ -47,9 +47,9 @@ def language_texts(settings: Settings, display: Display) -> list[str]:
 
 
 def other_texts(settings: Settings, display: Display) -> dict[str, list[str]]:
-    """The same of tasks that ``language_texts`` leaves out, by split: held-out ones, and of training.
+    """The same for tasks that ``language_texts`` leaves out, by split: held-out ones, and training's.
 
-    Of several environments, ``ENVIRONMENT SPLIT`` names a split.
+    With several environments, ``ENVIRONMENT SPLIT`` names a split.
     """
     chosen, found = settings.evaluation, {}
     for member in settings.members:

@@ -87,7 +87,7 @@ def train_from_recipe(
     """Trains by a recipe and returns the run's folder.
 
     An unfinished run of the same name and settings is resumed; a finished one is left as it is, or goes
-    on where ``updates`` has grown. Some settings may change (``settings.MAY_CHANGE``).
+    on if ``updates`` has grown. Some settings may change (``settings.MAY_CHANGE``).
     """
     return train(load_settings(recipe, overrides), fresh, quiet)
 
@@ -95,8 +95,8 @@ def train_from_recipe(
 def train(settings: Settings, fresh: bool = False, quiet: bool = False) -> Path:
     """Trains by given settings; see ``train_from_recipe``.
 
-    The folder is claimed after everything that can be wrong with the settings was looked at, and
-    given up again when the run fails before it leaves anything there.
+    The folder is claimed after everything that can be wrong with the settings has been checked, and
+    given up again if the run fails before it leaves anything there.
     """
     display = RunDisplay(quiet)
     if settings.note is not None:
@@ -120,7 +120,7 @@ def train(settings: Settings, fresh: bool = False, quiet: bool = False) -> Path:
 
 
 def local_settings(settings: Settings, report: Callable[[str], None]) -> Settings:
-    """The settings as this engine will use them, after all that can be asked before a run begins."""
+    """The settings as this engine will use them, after all checks that can be made before a run begins."""
     memory = memory_of(chosen_device(settings.model.device))
     settings = checked_settings(settings, report).replace(threads=settings.cpu_threads)
     if memory is not None:
@@ -130,7 +130,7 @@ def local_settings(settings: Settings, report: Callable[[str], None]) -> Setting
 
 @contextmanager
 def set_aside(folder: Path, wanted: bool) -> Iterator[None]:
-    """Takes a run out of the way; it is deleted once another stands in its place, and else put back."""
+    """Takes a run out of the way; it is deleted once another is in its place, and otherwise put back."""
     if not wanted or not folder.exists():
         yield
         return
@@ -325,7 +325,7 @@ class Run:
     # --- warm start ------------------------------------------------------------------------------
 
     def _warm_start(self) -> LocalPolicy | None:
-        """Clones the expert (once) and returns the policy that RL starts from and KL is measured to.
+        """Clones the expert (once) and returns the policy that RL starts from and KL is measured against.
 
         ``None``: it was interrupted before its last step.
         """
@@ -380,7 +380,7 @@ class Run:
         return Critic(self.policy, a.critic, a.level, own.micro_batch_tokens, own.max_grad_norm)
 
     def _reference(self) -> Reference | None:
-        """The policy of the warm start; call it while that is what the policy is."""
+        """The policy of the warm start; call it while the policy is still that one."""
         if self.settings.objective.kl_coef == 0:
             return None
         return self.policy.reference(self.settings.model.reference_offload)
@@ -460,7 +460,7 @@ class Run:
         found = {**environments.metrics(sampled), **prepared.metrics, **metrics}
         return {
             "update": update + 1,
-            # of a critic that diverged, they may be no numbers
+            # those of a critic that diverged may not be finite
             **{name: value for name, value in found.items() if math.isfinite(value)},
             "tokens": sum(len(row.ids) for row in prepared.rows),
             "sampled_tokens": sampled_tokens(sampled),
@@ -605,7 +605,7 @@ class Run:
 
 
 def _records(path: Path) -> list[dict[str, Any]]:
-    """The lines of a file that this engine wrote; none where it has not begun."""
+    """The lines of a file that this engine wrote; none if there is no file yet."""
     return [json.loads(line) for line in path.open(encoding="utf-8")] if path.exists() else []
 
 

@@ -42,7 +42,7 @@ def has_critic(settings: Settings) -> bool:
 
 
 def has_reference(settings: Settings) -> bool:
-    """True if a second copy of the model is kept to measure the KL to.
+    """True if a second copy of the model is kept to measure the KL against.
 
     The local engine needs none beside an adapter; OpenRLHF always loads one.
     """
@@ -215,7 +215,7 @@ def _joined(phase: Phase, beside: Mapping[str, float]) -> Phase:
 
 
 def _with_contexts(phase: Phase, settings: Settings) -> Phase:
-    """With what each process reserves that has the phase's GPUs: also one that idles, or sleeps."""
+    """The phase with what each process on its GPUs reserves: also one that idles, or sleeps."""
     colocate, processes = settings.openrlhf.colocate, 1
     if colocate == "all":  # policy, vLLM, and each of the others
         processes = 2 + has_reference(settings) + has_critic(settings)

@@ -1,4 +1,4 @@
-"""The needs of a run (``paw train --plan``), and if it could start. Nothing is started or loaded."""
+"""The needs of a run (``paw train --plan``), and whether it could start. Nothing is started or loaded."""
 
 from __future__ import annotations
 

@@ -28,8 +28,8 @@ from paw_train.settings.model import ScratchModelSettings
 from paw_train.world_model_learning.early_experience import lists_no_actions
 
 _FEWEST_STEPS = 400
-"""of a warm start on few tasks: a model that is trained from scratch learns the form of answers in 150, and
-to copy a word that it has to spell in these"""
+"""of a warm start on few tasks: a model trained from scratch learns the form of answers in 150, and how
+to copy a word that it has to spell in this many"""
 
 
 def checked_settings(settings: Settings, report: Callable[[str], None]) -> Settings:
@@ -58,7 +58,7 @@ def checked_settings(settings: Settings, report: Callable[[str], None]) -> Setti
 
 
 def _without_experts(settings: Settings, report: Callable[[str], None]) -> Settings:
-    """The settings without a warm start where no environment has an expert to clone."""
+    """The settings without a warm start if no environment has an expert to clone."""
     if not settings.cloning.episodes:
         return settings
     members = settings.members
@@ -82,7 +82,7 @@ def _with_fewer_episodes(settings: Settings, report: Callable[[str], None]) -> S
     """The settings with the warm start that ``cloning.episodes_per_task`` allows."""
     own = settings.cloning
     if own.episodes_per_task is None or not own.episodes or settings.mixed:
-        return settings  # of several environments each one's share is limited where it is played
+        return settings  # with several environments each one's share is limited where it is played
     env = settings.only_env
     made = agent_env_maker(training_env(env), env.train_split)()
     tasks = len(made.tasks)

@@ -176,6 +176,6 @@ def _add_problems(app: FastAPI) -> None:
 
 
 def _json(value: Any) -> Response:
-    # escapes: what an episode holds need not be valid Unicode
+    # escapes: the content of an episode need not be valid Unicode
     body = json_text(value, separators=(",", ":"))
     return Response(body, headers=HEADERS, media_type="application/json")

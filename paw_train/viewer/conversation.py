@@ -24,7 +24,7 @@ def conversation(episode: Episode, tokens: Mapping[str, Any] | None) -> list[dic
     earlier = ""
     for t in episode.transitions:
         turns.append(_turn(t, earlier, recorded.get(t.step)))
-        # in a dialogue a prompt is one message, and repeats what the action brought
+        # in a dialogue a prompt is one message, and repeats the result of the action
         earlier = t.next_observation if episode.context_mode == "conversation" else t.prompt
     return turns
 
@@ -54,7 +54,7 @@ def _turn(t: Transition, earlier: str, step: Mapping[str, Any] | None) -> dict[s
 def calls(recorded: Any) -> list[dict[str, Any]]:
     """The requests that were made for a turn, as ``paw eval`` records them.
 
-    ``messages`` are those after the first ``same`` of the request before; they and ``text`` are as
+    ``messages`` are those after the first ``same`` of the previous request; they and ``text`` are as
     sent and received. Anything else is left out.
     """
     found = []

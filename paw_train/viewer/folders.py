@@ -14,11 +14,11 @@ from paw_gym.transition import Episode
 from paw_train.reporting.run.data import FILES
 
 PHASES = ("before", "training", "after", "other")
-"""of a run, in order: evaluation before RL, rollouts, evaluation after RL, anything else"""
+"""phases of a run, in order: evaluation before RL, rollouts, evaluation after RL, anything else"""
 RESULT = "result.json"
-"""of an evaluation"""
+"""the result of an evaluation"""
 _DEPTH = 3
-"""folders below the given one in which runs are looked for"""
+"""levels of folders below the given one in which runs are looked for"""
 _SKIPPED = {"checkpoints", "tensorboard", "tokens", "rollouts"}
 
 
@@ -32,7 +32,7 @@ class EpisodeFile:
     phase: str
     """one of ``PHASES``"""
     update: int | None
-    """of training's episodes, where the file's name is its number"""
+    """the update of training episodes, if the file's name is its number"""
     tokens: Path | None
     """the recorded tokens of training"""
 
@@ -70,14 +70,14 @@ def _below(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def _evaluations(run: Path) -> Iterator[Path]:
-    """Those that `paw eval RUN` wrote into the run's folder."""
+    """The evaluations that `paw eval RUN` wrote into the run's folder."""
     for path in sorted(run.iterdir()):
         if path.name not in _SKIPPED and (path / RESULT).is_file():
             yield path
 
 
 def is_run(folder: Path) -> bool:
-    """True if a folder holds what a training run or an evaluation leaves."""
+    """True if a folder holds files that a training run or an evaluation leaves."""
     if any(folder.glob("*.safetensors")):
         return False  # a model has a config.json, too; shared warm starts are models beside runs
     if (
@@ -126,14 +126,14 @@ class Place(NamedTuple):
 
 
 class Damaged(NamedTuple):
-    """A line that is no record."""
+    """A line that is not a record."""
 
     place: Place
     reason: str
 
 
 def scan_lines(path: Path, start: int = 0) -> Iterator[tuple[Place, dict[str, Any] | Damaged]]:
-    """The objects of a JSONL file from a byte on; a last line without a line break is not read yet."""
+    """The objects of a JSONL file from a byte on; a last line without a line break is left for later."""
     with path.open("rb") as file:
         file.seek(start)
         for line in file:

@@ -30,12 +30,12 @@ Progress = Callable[[int, int], None]
 """called with (bytes read, bytes to read)"""
 Stamp = list[int] | None
 Signature = tuple[Stamp, Stamp]
-"""of a file of episodes and of their recorded tokens"""
+"""the stamps of a file of episodes and of their recorded tokens"""
 
 
 @dataclass
 class IndexedFile:
-    """A file of episodes as far as it was read. Its list of episodes only grows."""
+    """A file of episodes, as far as it has been read. Its list of episodes only grows."""
 
     file: EpisodeFile
     signature: Signature | None = None
@@ -43,38 +43,38 @@ class IndexedFile:
     done: int = 0
     """bytes that were read"""
     records: int = 0
-    """whole or damaged"""
+    """records that were read, whole or damaged"""
     episodes: list[EpisodeSummary] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
 class RunIndex:
-    """The episodes of one run: one thread calls ``refresh``, others may read meanwhile."""
+    """The episodes of one run: one thread calls ``refresh``; others may read at the same time."""
 
     def __init__(self, run: Path) -> None:
         self.run = run.resolve()
         self.files: Mapping[str, IndexedFile] = {}
-        """by key, in the order of the run; replaced by another, never changed"""
-        self.generation = int(time.time() * 1000)  # above those of a viewer that was here before
+        """by key, in the order of the run; the mapping is replaced, never changed"""
+        self.generation = int(time.time() * 1000)  # above those of an earlier viewer
         """a number that grows whenever something changes"""
 
     def episodes(self) -> list[EpisodeSummary]:
-        """All, in the order of the run."""
+        """All episodes, in the order of the run."""
         return [episode for file in self.files.values() for episode in file.episodes]
 
     def find(self, key: str) -> EpisodeSummary | None:
-        """The episode of a key, ``file.number``."""
+        """The episode with a key, ``file.number``."""
         file = self.files.get(key.rpartition(".")[0])
         return next((e for e in file.episodes if e.key == key), None) if file else None
 
     def group_of(self, episode: EpisodeSummary) -> list[EpisodeSummary]:
-        """The episodes of one's group, itself included, in the order of the run."""
+        """The episodes of an episode's group, including itself, in the order of the run."""
         return [other for other in self.episodes() if other.group == episode.group]
 
     def refresh(self, progress: Progress | None = None, stop: Callable[[], bool] = bool) -> bool:
         """Reads what is new in the run's files; returns whether anything was.
 
-        A file that grew is read on from where it ended, one that was replaced from its start.
+        A file that grew is read from where it ended, one that was replaced from its start.
         """
         files = {file.key: file for file in episode_files(self.run)}
         stale = [
@@ -139,7 +139,7 @@ class RunIndex:
         self._show(held, pending)
 
     def _show(self, held: IndexedFile, pending: list[EpisodeSummary]) -> None:
-        """Adds episodes to a file; those of a file that it replaces go in this moment."""
+        """Adds episodes to a file; those of a file that it replaces disappear at this moment."""
         held.episodes.extend(pending)
         pending.clear()
         files = sorted(
@@ -167,7 +167,7 @@ def _token_places(path: Path | None) -> Mapping[str, Place]:
 
 
 def _stamp(path: Path | None) -> Stamp:
-    """A file's number, beginning, size and time; ``None`` where it is not."""
+    """A file's number, beginning, size and time; ``None`` if it does not exist."""
     if path is None:
         return None
     try:
@@ -180,7 +180,7 @@ def _stamp(path: Path | None) -> Stamp:
 
 
 def _grown(old: Signature | None, new: Signature) -> bool:
-    """True if a file was only added to: it is the same, begins as before, and is longer."""
+    """True if a file was only added to: it is the same file, begins as before, and is longer."""
     if old is None:
         return False
     (was, tokens_was), (now, tokens_now) = old, new

@@ -19,7 +19,7 @@ from paw_train.viewer.folders import RESULT
 
 T = TypeVar("T")
 _QUIET = 180.0
-"""seconds without a change of its files after which a run counts as stopped, or four updates' time"""
+"""seconds without a change to its files until a run counts as stopped, or four updates' time if longer"""
 
 
 _CURVE = 60
@@ -35,17 +35,17 @@ class Measurements:
         self._lock = RLock()
 
     def signature(self) -> str:
-        """Changes when one of the files does."""
+        """A text that changes when one of the files does."""
         names = ("metrics.jsonl", "validation.jsonl", "config.json", "eval_after.json", RESULT)
         return "-".join(f"{s[0]:x}{s[1]:x}" if (s := _stamp(self.run / n)) else "" for n in names)
 
     def settings(self) -> Record:
-        """``config.json``; of an evaluation the settings in its result."""
+        """``config.json``; for an evaluation, the settings in its result."""
         recorded = self._file("config.json", _object)
         return recorded or settings_of(self._file(RESULT, _object) or {})
 
     def evaluation(self) -> Record | None:
-        """The values of an evaluation's page (``evaluation_of``); ``None`` of a training run."""
+        """The values of an evaluation's page (``evaluation_of``); ``None`` for a training run."""
         if not (self.run / RESULT).exists():
             return None
         return evaluation_of(self._file(RESULT, _object) or {})
@@ -59,8 +59,8 @@ class Measurements:
     def curves(self) -> dict[str, Any]:
         """``{"update": [...], "values": {name: [...]}}``; a value that an update lacks is null.
 
-        Also ``metrics`` (``name``, ``title``, ``section``, ``meaning``, ``unit`` of each, in the order to
-        show them in) and ``validation`` (``update``, ``success_rate``; update 0 is the start).
+        Also ``metrics`` (``name``, ``title``, ``section``, ``meaning``, ``unit`` of each, in the order
+        in which they are shown) and ``validation`` (``update``, ``success_rate``; update 0 is the start).
         """
         rows: dict[float, Record] = self._file("metrics.jsonl", _rows) or {}
         checks: dict[float, Record] = self._file("validation.jsonl", _rows) or {}
@@ -129,7 +129,7 @@ class Measurements:
         return "training" if time.time() - last < patience else "stopped"
 
     def _date(self, rows: dict[float, Record]) -> float | None:
-        """Seconds since 1970: when the first update was over, else when its first file was written."""
+        """Seconds since 1970: when the first update was over, otherwise when its first file was written."""
         first = number(rows[min(rows)].get("time")) if rows else None
         if first is not None:
             return first
@@ -212,7 +212,7 @@ _SHOWN = {
     *("averages", "pass_at_k", "runs", "successes", "cost", "tokens", "agent_settings", "sampling"),
     *("settings", "environment", "endpoint"),
 }
-"""fields with a place of their own on the page"""
+"""fields that have their own place on the page"""
 _DETAILS = ("agent_settings", "sampling", "endpoint", "environment", "settings")
 """objects that are folded away, in this order"""
 
@@ -221,7 +221,7 @@ def evaluation_of(result: Mapping[str, Any]) -> Record:
     """The page of an evaluation as JSON values; what the result lacks is ``None`` or empty.
 
     Keys: ``agent``, ``model``, ``panel``, ``env`` (texts); ``overall`` (``n``, ``success_rate``,
-    ``ci95``; ``None`` without an episode); ``score`` (``mean``, ``ci95``) where it differs from
+    ``ci95``; ``None`` without an episode); ``score`` (``mean``, ``ci95``) if it differs from
     success; ``types`` and ``averages`` (rates with ``name``); ``pass_at_k``; ``runs`` (``seed``,
     ``success_rate``); ``cost`` (a text); ``tokens`` (``prompt``, ``completion``); ``measured`` (other
     numbers and texts by their name in the file); ``details`` (objects by name).
@@ -299,7 +299,7 @@ def _plain(value: Any) -> bool:
 
 
 def _of(value: Any, kind: type[T]) -> T:
-    """The value if it is of a kind, else an empty one."""
+    """The value if it is of a kind, otherwise an empty one of that kind."""
     return value if isinstance(value, kind) else kind()
 
 
@@ -314,8 +314,8 @@ def differences(settings: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         settings: of each run, nested.
 
     Returns:
-        By dotted key, in the order of the first run that has it: ``key`` and ``values``, one a run, as
-        JSON texts (a text without its quotes); ``None`` where a run has no such setting.
+        By dotted key, in the order of the first run that has it: ``key`` and ``values``, one per run, as
+        JSON texts (a text without its quotes); ``None`` if a run has no such setting.
     """
     flat = [
         {key: v if isinstance(v, str) else json.dumps(v) for key, v in flatten(one) if v != {}}

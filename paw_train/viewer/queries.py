@@ -1,4 +1,4 @@
-"""Lists of a run's groups, episodes and turns: filtered, sorted, and a page at a time."""
+"""Lists of a run's groups, episodes and turns: filtered, sorted, and one page at a time."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ SORTS = {
     "steps": ("steps", False),
     "-steps": ("steps", True),
 }
-"""ways to order a list: by which value, and whether the largest comes first; ``order`` is that of the run,
-``newest`` has its last update first"""
+"""ways to order a list: by which value, and whether the largest comes first; ``order`` is the run's own,
+``newest`` puts its last update first"""
 PAGE = 500
 """most rows of one page"""
 
@@ -36,7 +36,7 @@ Row = EpisodeSummary | TurnSummary | Group
 class Filter:
     """The conditions on the rows of a list.
 
-    Of turns, ``invalid``, ``selected``, ``entropy`` and ``words`` are their own; an episode has them if
+    ``invalid``, ``selected``, ``entropy`` and ``words`` are conditions on turns; an episode meets one if
     one of its turns does, and a group passes if one of its episodes does.
     """
 
@@ -49,15 +49,15 @@ class Filter:
     invalid: bool = False
     selected: bool = False
     entropy: float | None = None
-    """least entropy"""
+    """the least entropy"""
     first: int | None = None
     last: int | None = None
-    """updates, both included; episodes of no update are then left out"""
+    """updates, both included; episodes that belong to no update are then left out"""
     sort: str = "order"
 
 
 class Lists:
-    """Answers for one run; the rows that a filter leaves are remembered until the run changes."""
+    """Answers for one run; the rows that a filter selects are remembered until the run changes."""
 
     def __init__(self, index: RunIndex) -> None:
         self._index = index
@@ -71,7 +71,7 @@ class Lists:
         """Rows ``offset`` to ``offset + limit`` of a list, and how many it has.
 
         Args:
-            around: the key of a row: the page is then the one that it is on, if the list has it.
+            around: the key of a row: the page is then the one with that row, if the list has it.
         """
         rows = self._rows(chosen, self._index.generation)
         at = None if around is None else self._position(rows, chosen.view, around)
@@ -99,7 +99,7 @@ def _first(rows: Sequence[Row], fits: Any) -> int | None:
 
 
 def select(episodes: Sequence[EpisodeSummary], f: Filter) -> Sequence[Row]:
-    """The rows of a list, of episodes in the order of the run."""
+    """The rows of a list, from episodes in the order of the run."""
     rows: Sequence[Row]
     if f.view == "turns":
         rows = [t for e in episodes if _fits(e, f) for t in e.turns if _turn_fits(t, f)]
@@ -123,7 +123,7 @@ def select(episodes: Sequence[EpisodeSummary], f: Filter) -> Sequence[Row]:
 
 
 def _fits(e: EpisodeSummary, f: Filter) -> bool:
-    """True if an episode fits the conditions that are on episodes."""
+    """True if an episode fits the conditions on episodes."""
     pairs = ((f.phase, e.file.phase), (f.task_type, e.task_type), (f.env_id, e.env_id))
     if any(wanted not in (None, own) for wanted, own in pairs):
         return False
@@ -157,7 +157,7 @@ def _holds(e: EpisodeSummary, f: Filter) -> bool:
 
 
 def overview(index: RunIndex) -> dict[str, Any]:
-    """The choices of a run's filters, with the number of episodes of each."""
+    """The choices of a run's filters, with the number of episodes for each."""
     episodes = index.episodes()
 
     def counts(values: Sequence[Any]) -> dict[Any, int]:

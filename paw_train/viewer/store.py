@@ -27,7 +27,7 @@ _SIBLINGS = 64
 
 
 class UnknownNameError(LookupError):
-    """There is no run, or no episode, of this name."""
+    """There is no run, or no episode, with this name."""
 
 
 class Run:
@@ -70,7 +70,7 @@ class RunStore:
         self._runs = {name: self._runs.get(name) or Run(name, path) for name, path in found.items()}
 
     def start(self) -> None:
-        """Begins to follow the runs that are looked at, first the one that a page opens with."""
+        """Begins to follow the runs that are being looked at, first the one that a page opens with."""
         if self.first is not None:
             self.watched(self.first)
         self._thread = threading.Thread(target=self._follow, name="paw-view", daemon=True)
@@ -84,13 +84,13 @@ class RunStore:
 
     def _follow(self) -> None:
         while not self._stop.is_set():
-            # a folder that is being written anew: what was found stays
+            # a folder that is being rewritten: what was found is kept
             with contextlib.suppress(ValueError, OSError):
                 self._look(find_runs(self.root))
             for run in list(self._runs.values()):
                 try:
                     run.follow(self._stop)
-                except Exception:  # of one run: the others are followed on
+                except Exception:  # in one run: the others are still followed
                     _LOG.exception("The index of %s could not be brought up to date.", run.name)
             self._wake.wait(_PAUSE)
             self._wake.clear()
@@ -108,7 +108,7 @@ class RunStore:
         return self._runs[name]
 
     def watched(self, name: str) -> Run:
-        """The run of a name, which is followed for a while from now on."""
+        """The run with a name, which is followed for a while from now on."""
         run = self.run(name)
         if run.asked is None:
             self._wake.set()
@@ -116,7 +116,7 @@ class RunStore:
         return run
 
     def pulse(self, name: str | None) -> dict[str, Any]:
-        """Changes when anything is new: cheap, as a page polls it every second or two."""
+        """Values that change when anything is new: cheap, as a page polls them every second or two."""
         if name is None:
             stamps = [f"{n}:{r.measurements.signature()}" for n, r in self._runs.items()]
             return {"runs": str(hash(tuple(stamps)))}
@@ -188,7 +188,7 @@ class RunStore:
         }
 
     def group(self, name: str, key: str, most: int = 16) -> list[dict[str, Any]]:
-        """The episodes of one's group, itself included; branches follow the episode they branched from."""
+        """The episodes of an episode's group, including itself; branches follow the one they came from."""
         index = self.watched(name).index
         known = index.find(key)
         if known is None:
@@ -197,7 +197,7 @@ class RunStore:
 
 
 def in_tree_order(episodes: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each episode followed by its branches and theirs; one without its parent stands as a root."""
+    """Each episode followed by its branches and theirs; one whose parent is missing is a root."""
     names = {e["episode_id"] for e in episodes}
     branches: dict[str, list[dict[str, Any]]] = {}
     for episode in episodes:

@@ -26,7 +26,7 @@ class TurnSummary:
     reward: float
     valid: bool
     words: str
-    """lower case: what a search looks through"""
+    """the text that a search looks through, in lower case"""
     entropy: float | None = None
     """of the action, Eq. 4"""
     advantage: float | None = None
@@ -49,9 +49,9 @@ class EpisodeSummary:
     file: EpisodeFile
     record: Place
     tokens: Place | None
-    """of what was recorded of its tokens"""
+    """the place of what was recorded about its tokens"""
     group: str
-    """equal for the episodes of a rollout group, or of an evaluation's task"""
+    """the same for the episodes of a rollout group, or of an evaluation's task"""
     env_id: str
     task_id: str
     task_type: str
@@ -83,7 +83,7 @@ class EpisodeSummary:
 
     @property
     def entropy(self) -> float | None:
-        """The largest of a turn."""
+        """The largest entropy of its turns."""
         return max((t.entropy for t in self.turns if t.entropy is not None), default=None)
 
     @property
@@ -160,7 +160,7 @@ def _episode_row(of: EpisodeSummary, names: Sequence[str]) -> dict[str, Any]:
 
 
 def mean(values: Iterable[Any]) -> float | None:
-    """The mean of the finite numbers among some values; ``None`` where there are none."""
+    """The mean of the finite numbers among some values; ``None`` if there are none."""
     known = [v for v in map(number, values) if v is not None]
     return math.fsum(known) / len(known) if known else None
 
@@ -173,7 +173,7 @@ def summarise(
     where: Place | None,
     tokens: Mapping[str, Any] | None,
 ) -> EpisodeSummary:
-    """The summary of an episode and of what was recorded of its tokens, if anything."""
+    """The summary of an episode and of what was recorded about its tokens, if anything."""
     training = file.phase == "training"
     summary = EpisodeSummary(
         key,
@@ -228,7 +228,7 @@ def _add_tokens(turn: TurnSummary, step: Mapping[str, Any] | None) -> None:
         return
     value, part = step.get("advantage"), step.get("observation")
     turn.entropy = number(step.get("entropy"))
-    turn.advantage = mean(value if isinstance(value, list) else [value])  # or one by action token
+    turn.advantage = mean(value if isinstance(value, list) else [value])  # or one per action token
     turn.selected = bool(step.get("selected"))
     logprobs = part.get("logprobs") if isinstance(part, dict) else None
     likelihood = mean(logprobs if isinstance(logprobs, list) else ())

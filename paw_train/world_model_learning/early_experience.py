@@ -1,4 +1,4 @@
-"""Early experience: outcomes of other actions in the states that an expert came through.
+"""Early experience: outcomes of other actions in the states that an expert passed through.
 
 Zhang et al. 2025, "Agent Learning via Early Experience" (arXiv 2510.08558), section 4: at each state s_i of
 the expert's episodes K other actions a_i^j are carried out, and the states s_i^j that follow are kept. No
@@ -38,7 +38,7 @@ _TOGETHER = 32
 
 @dataclass(frozen=True, slots=True)
 class ExpertState:
-    """A state on an expert's way, to which one can go back."""
+    """A state on an expert's path, to which the environment can go back."""
 
     snapshot: Snapshot
     admissible: tuple[str, ...] | None
@@ -81,7 +81,7 @@ class ExpertExperience:
 
 
 def lists_no_actions(env_id: str) -> ValueError:
-    """The error in an environment without a list of actions."""
+    """The error for an environment without a list of actions."""
     return ValueError(
         f"{env_id} does not list its admissible actions, from which world_model_learning.method=iwm takes "
         "other ones than the expert's."
@@ -96,10 +96,10 @@ def early_experience(
     rng: np.random.Generator,
     progress: Callable[[int], None] | None = None,
 ) -> list[ExpertExperience]:
-    """Plays the expert, goes back to each of its states, and does other things there.
+    """Plays the expert, goes back to each of its states, and takes other actions there.
 
-    These are of the environment's own list, uniformly and without replacement. Episodes that the expert
-    does not solve are left out, and so is an alternative at which the environment fails.
+    These are drawn from the environment's own list, uniformly and without replacement. Episodes that the
+    expert does not solve are left out, and so is an alternative at which the environment fails.
 
     Raises:
         ValueError: the environment cannot go back to a state, or lists no actions.
@@ -179,11 +179,11 @@ class EarlyExperience:
         self.place = self.folder / "world_model"
 
     def collected(self) -> list[ExpertExperience]:
-        """The expert's episodes and what else could have been done, from the file where they are already."""
+        """The expert's episodes and what else could have been done, from the file if it exists already."""
         path = self.place / "early_experience.jsonl"
         if path.exists():
             return read_experience(path)
-        # as in the warm start: the limit of steps of training is no limit for the expert
+        # as in the warm start: training's limit of steps does not apply to the expert
         env, count = self.settings.only_env, self.own.episodes
         pool = make_pool(env, env.train_split, 1, 1, self._seed(_TASKS))
         chosen = np.random.default_rng([self.settings.seed, _TASKS])

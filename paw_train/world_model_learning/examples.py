@@ -1,7 +1,7 @@
 """Transitions as examples of world-model learning: a context, and the observation that followed.
 
 The layout is that of co-training and of ``paw eval-wm``: the observation is written where the environment
-would put it, behind the agent's action. One token ends it, the first of those that ask for the next answer,
+would put it, after the agent's action. One token ends it, the first of those that ask for the next answer,
 so that a model can mark the end of its prediction.
 """
 

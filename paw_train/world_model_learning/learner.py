@@ -10,7 +10,7 @@ from paw_train.settings import OptimizerSettings, Settings
 
 
 class Learner(ABC):
-    """Learns a world model, an update at a time."""
+    """Learns a world model, one update at a time."""
 
     def __init__(self, settings: Settings, updater: Updater) -> None:
         self.settings, self.updater = settings, updater

@@ -42,8 +42,8 @@ def predict(
     """Samples predictions.
 
     Args:
-        seed: of sampling; a prediction depends on it and its own number alone.
-        batch: predictions sampled together (those of one example at least): memory, not results.
+        seed: of sampling; a prediction depends only on it and on its own number.
+        batch: predictions sampled together (at least those of one example): memory, not results.
     """
     end = ending(policy.chat)
     stop = () if end is None or end in policy.chat.end_ids else (policy.chat.raw([end]),)
@@ -117,7 +117,7 @@ def kept(shares: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 def balanced(texts: Sequence[str], max_share: float, rng: np.random.Generator) -> np.ndarray:
     """[N] bool: as many of each text, at random, as keep its share of the kept ones at ``max_share``.
 
-    Where there are too few different texts for that share, as many of each as of the rarest.
+    If there are too few different texts for that share, as many of each as of the rarest.
     """
     counts = Counter(texts)
     largest = max(counts.values(), default=0)

@@ -35,7 +35,7 @@ class RWMLLearner(Learner):
         objective = settings.objective.replace(
             kl_coef=self.own.kl_coef,
             kl_in="loss",
-            policy_coef=1.0,  # without its policy term RL may run; this stage has no other
+            policy_coef=1.0,  # RL may run without its policy term; this stage has no other
             entropy_coef=0.0,
             log_observations=False,
         )

@@ -83,7 +83,7 @@ def sampled_rows(rows: Sequence[TokenRow], budget: int, rng: np.random.Generator
 
 
 def weighted(rows: Sequence[TokenRow]) -> tuple[list[TokenRow], int]:
-    """Rows of ``packed`` as an update reads them, all observations with equal weights; and their number."""
+    """Rows of ``packed`` as an update reads them, all observations weighted equally; and their number."""
     count = round(sum(sum(row.wm_weight or ()) for row in rows))
     found, first = [], 0
     for row in rows:

@@ -4,7 +4,7 @@ Everything that is finished is in a file, written whole: ``world_model/transitio
 policy's transitions), ``world_model/held_out.jsonl``, ``world_model/chosen.json`` (which transitions are
 learned from), ``checkpoints/world_model-latest`` (in between) and ``checkpoints/world_model`` (the start of
 policy RL). Called again after a kill, a stage continues from there. Early experience has a first stage of its
-own (``early_stage``), and imitation as a third one, which the trainer hands in.
+own (``EarlyExperience``), and imitation as a third one, which the trainer hands in.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from paw_train.world_model_learning.rwml import RWMLLearner
 from paw_train.world_model_learning.sft import SFTLearner
 
 METRICS_FILE = "world_model.jsonl"
-"""in a run's folder: one line an update of the second stage"""
+"""in a run's folder: one line per update of the second stage"""
 _COLLECT, _FILTER, _HELD_OUT, _BALANCE = 10, 11, 12, 13
 """parts of the seeds of these, so that they differ"""
 
@@ -57,8 +57,8 @@ class WorldModelStages:
 
     Args:
         policy: the start policy; learning changes it in place.
-        imitate: learns the expert's responses, and the given rows beside them, in the policy; False when it
-            was asked to stop before the end.
+        imitate: trains the policy on the expert's responses, and on the given rows; False if it was asked
+            to stop before the end.
     """
 
     settings: Settings
@@ -76,7 +76,7 @@ class WorldModelStages:
     # --- top to bottom ----------------------------------------------------------------------------
 
     def learn(self) -> bool:
-        """Both stages, or the missing part of them; False when interrupted before their end.
+        """Runs both stages, or the missing part of them; False if interrupted before their end.
 
         Afterwards the policy is the start of policy RL.
         """
@@ -152,7 +152,7 @@ class WorldModelStages:
         )
 
     def _held_out(self, count: int) -> list[Episode]:
-        """Episodes of the evaluation split: the expert's, perturbed, or the start policy's without one.
+        """Episodes of the evaluation split: the expert's, perturbed, or without an expert the start policy's.
 
         The expert's are the same in all runs that are compared, whatever their seeds.
         """
@@ -172,7 +172,7 @@ class WorldModelStages:
     # --- stage 1 -----------------------------------------------------------------------------------
 
     def _played(self, name: str, split: str, count: int, purpose: int) -> list[Episode]:
-        """Episodes of the start policy, from the file where they are already."""
+        """Episodes of the start policy, from the file if they are already there."""
         path, shared = self.place / name, self._shared(name)
         if path.exists():
             return list(read_jsonl(path))
@@ -206,7 +206,7 @@ class WorldModelStages:
         return episodes
 
     def _shared(self, name: str) -> Path | None:
-        """The place of a file that runs of one start policy share."""
+        """The place of a file that runs with one start policy share."""
         folder = shared_transitions(self.settings)
         return None if folder is None else folder / name
 

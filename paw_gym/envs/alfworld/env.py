@@ -57,12 +57,12 @@ class ALFWorldEnv(TextEnv):
     Terminated when the goal is reached; truncated after ``max_steps`` (50).
 
     ## Arguments
-    ``split``: ``train``, ``valid_seen`` (rooms of train, placements that are not) or ``valid_unseen``
+    ``split``: ``train``, ``valid_seen`` (rooms of train, other placements) or ``valid_unseen``
     (rooms that train does not have). ``data_dir``: the folder that holds ``train/``, ``valid_seen/``,
     ... or ``json_2.1.1/``. ``engine``: ``native``, or ``textworld`` for the original one (extra
     ``alfworld``). ``grammar`` (procedural): ``put`` or ``move``. ``variation`` (procedural): ``real``
     rooms, ``modified`` ones, or ``mixed``. ``receptacles`` (procedural, ``modified`` rooms): how many, 4 to
-    20; rooms of a list of sizes take turns. ``num_tasks`` (procedural): size of the split.
+    20; with a list, the sizes take turns. ``num_tasks`` (procedural): size of the split.
 
     ## Version History
     v0: first version.
@@ -139,7 +139,7 @@ class ALFWorldEnv(TextEnv):
         self.engine.restore_state(state)
 
     def prompt_observation(self, observation: str) -> str:
-        """Without the banner and the task, which the prompt's own slot holds."""
+        """The text without the banner and the task, which has its own slot in the prompt."""
         if not observation.startswith(_BANNER):
             return observation
         return observation.removeprefix(_BANNER).partition(_TASK)[0].strip()
@@ -149,7 +149,7 @@ class ALFWorldEnv(TextEnv):
         return solve(self._native())
 
     def _native(self) -> NativeEngine:
-        """The game's present state in the native engine, which can be looked into."""
+        """The game's present state in the native engine, which can be inspected."""
         engine = self._playing()
         if isinstance(engine, NativeEngine):
             return engine
@@ -206,7 +206,7 @@ def procedural_tasks(
     num_tasks: int | None = None,
     receptacles: int | None = None,
 ) -> TaskSet:
-    """The tasks of a procedural split, task types taking turns; other arguments as of ``ALFWorldEnv``."""
+    """The tasks of a procedural split, task types taking turns; other arguments as for ``ALFWorldEnv``."""
     for name, value, valid in (
         ("split", split, generate.SPLITS),
         ("grammar", grammar, ("put", "move")),

@@ -3,7 +3,7 @@
 It looks through the room in one fixed order, likeliest receptacles first, so that where to look next
 follows from the task and from where it stands; what to do with a thing follows from the task and from
 what has just happened. Whatever it uses was said in the current observation, in the admissible
-commands or in the two observations before, but for one bit: that the thing in hand is already clean,
+commands or in the two observations before, except one bit: that the thing in hand is already clean,
 hot or cool. (Even that shows, as it goes to the target only then.)
 """
 
@@ -21,7 +21,7 @@ from paw_gym.envs.alfworld.procedural.plan import PUT_COMMANDS, TOOL_VERBS
 from paw_gym.envs.alfworld.procedural.rooms import facts
 
 OPENING_COST = 2.0
-"""looking into a closed receptacle takes two commands, into another one"""
+"""looking into a closed receptacle takes two commands, into any other just one"""
 WINDOW = 2
 """observations before the current one that the expert may use"""
 
@@ -64,7 +64,7 @@ def _patterns() -> tuple[tuple[str, re.Pattern[str]], ...]:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """The effect of a step, read from its observation; names as displayed, None where it shows nothing."""
+    """The effect of a step, read from its observation; names as displayed, None if it shows nothing."""
 
     place: str | None = None
     """the receptacle that it is about"""
@@ -100,12 +100,12 @@ def number_of(name: str) -> int:
 class SweepExpert:
     """Plays any ALFWorld game from its texts and admissible commands, in both grammars.
 
-    It also knows what to do where somebody else's actions have led, as long as it has read all
+    It also knows what to do after somebody else's actions, as long as it has read all the
     observations since `reset`: it learns what was done from them, not from its own answers.
     """
 
     def reset(self, opening_text: str) -> None:
-        """Starts an episode; a task that no template words is a ``ValueError``."""
+        """Starts an episode; a task that matches no template is a ``ValueError``."""
         self.goal: Goal = parse_task(opening_text)
         seen = re.search(r"you see (.*)", opening_text)
         self._receptacles = sorted(_LISTED.findall(seen[1] if seen else ""), key=number_of)
@@ -211,9 +211,9 @@ class SweepExpert:
         options: Collection[str],
         look_inside: bool = True,
     ) -> str | None:
-        """To the next receptacle in the order, round and round.
+        """Go to the next receptacle in the order, round and round.
 
-        One that is used from here is no go-to target: it is opened if closed, else already seen.
+        One that is used from here is not a go-to target: it is opened if closed, else already seen.
         """
         for place in [*order[start:], *order[:start]]:
             if f"go to {place}" in options:
@@ -223,7 +223,7 @@ class SweepExpert:
         return None
 
     def _by_promise(self, kind: str) -> list[str]:
-        """All receptacles, those first in which a thing of this type most likely lies."""
+        """All receptacles, first those in which a thing of this type is most likely to lie."""
         return sorted(
             self._receptacles, key=lambda place: (-likelihood(kind, type_of(place)), type_of(place))
         )
@@ -251,7 +251,7 @@ class SweepExpert:
 def likelihood(kind: str, place: str) -> float:
     """How promising a look into a receptacle type is, in search of a thing; types as displayed.
 
-    The share of such things that lie there in official games, over the commands a look costs.
+    The share of such things that lie there in official games, divided by the commands a look costs.
     """
     known_kinds, known_places = _spellings()
     thing, receptacle = known_kinds.get(kind, kind), known_places.get(place, place)

@@ -223,7 +223,7 @@ class GameIndex:
         return self.root / task_id / GAME_FILE
 
     def why_left_out(self, task_id: str) -> str | None:
-        """A sentence on why a game that exists on disk is not here; None if the id names none."""
+        """A sentence on why a game that exists on disk is not here; None if the id names no such game."""
         if task_id in self.games:
             return None
         reason = self._left_out.get(task_id)

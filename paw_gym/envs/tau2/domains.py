@@ -1,4 +1,4 @@
-"""The domains: policy, tools, database and tasks, each read once a process."""
+"""The domains: policy, tools, database and tasks, each read once per process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from paw_gym.internals.naming import require_choice
 DOMAINS = ("airline", "retail", "telecom", "telecom-workflow", "mock")
 """``telecom-workflow`` is telecom with the technical policy as a decision tree"""
 _OWN_SPLITS = {"train": 0.6, "test": 0.4}
-"""of a domain for which the package has no such splits; near the shares of those that have"""
+"""shares for a domain for which the package has no such splits; close to those of the other domains"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Domain:
     tools: Mapping[str, Mapping[str, Any]]
     """the schemas of the agent's tools, by name: ``name``, ``description``, ``parameters``"""
     user_tools: Mapping[str, Mapping[str, Any]]
-    """the same of what the user can do with a phone (telecom)"""
+    """the same for what the user can do with a phone (telecom)"""
     new_world: Callable[[], Any]
     """a fresh environment of the package, with databases of its own"""
 
@@ -70,7 +70,7 @@ def _new_world(original: Any, kind: Any) -> Any:
 
 
 def _own_kind(toolkit: Any) -> Any:
-    """The class of the agent's tools: quick to hash and to read, and without random numbers of bills."""
+    """The class of the agent's tools: quick to hash and to read, and without random bill numbers."""
     kind: Any = type(toolkit)
     own: dict[str, Any] = {
         "get_db_hash": lambda self: database_hash(self.db),
@@ -82,7 +82,7 @@ def _own_kind(toolkit: Any) -> Any:
 
 
 def _without_copies(kind: Any) -> Callable[..., Any]:
-    """``use_tool`` in which those that only read (a search goes through all flights) copy no rows."""
+    """``use_tool`` in which tools that only read (a search goes through all flights) copy no rows."""
     read = tau2_module("environment.toolkit").ToolType.READ
 
     def use_tool(self: Any, tool_name: str, **kwargs: Any) -> Any:
@@ -95,7 +95,7 @@ def _without_copies(kind: Any) -> Callable[..., Any]:
 
 
 def _repeatable_charge(kind: Any) -> Callable[..., Any]:
-    """Telecom's, whose bills get a number that follows from the customer and the bills there are."""
+    """Telecom's charge, whose bills get a number that follows from the customer and the existing bills."""
 
     def charge(self: Any, customer_id: str, *args: Any, **kwargs: Any) -> Any:
         before = {bill.bill_id for bill in self.db.bills}
@@ -156,7 +156,7 @@ def _splits(name: str) -> Mapping[str, Sequence[str]]:
 
 @lru_cache(maxsize=4)
 def _data_hash(folder: str) -> str:
-    """Over the tasks, the databases and the policies."""
+    """A hash of the tasks, the databases and the policies."""
     digest = hashlib.sha256()
     for path in sorted((data_folder() / "domains" / folder).iterdir()):
         if path.suffix in (".json", ".toml", ".md"):

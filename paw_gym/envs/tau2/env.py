@@ -49,10 +49,10 @@ class Tau2Env(TextEnv):
 
     ## Action Space
     A tool call, ``{"name": "get_user_details", "arguments": {"user_id": "mia_li_3668"}}``, or any
-    other text: words for the user. A call that is malformed, or of a tool that there is not, is invalid.
+    other text: words for the user. A call that is malformed, or of a tool that does not exist, is invalid.
 
     ## Observation Space
-    ``User: ...`` or ``Tool: ...`` (JSON mostly; ``Error: ...`` when the tool refuses). The policy and
+    ``User: ...`` or ``Tool: ...`` (mostly JSON; ``Error: ...`` when the tool refuses). The policy and
     the tools' schemas are the task's instruction.
 
     ## Rewards
@@ -70,16 +70,16 @@ class Tau2Env(TextEnv):
 
     ## Info
     ``reply_from`` (``user``, ``tool`` or none), ``tool_error``, ``errors`` (so far), ``tools`` (names),
-    ``action_templates`` (a call of each tool), ``user_failed`` (True from the first time on that the
-    user did not answer), ``user_error`` (why, in that step), and at the end ``ended_by``,
+    ``action_templates`` (a call of each tool), ``user_failed`` (True once the user has
+    failed to answer), ``user_error`` (why, in that step), and at the end ``ended_by``,
     ``reward_parts`` and ``checks``.
 
     ## Arguments
     ``domain``: ``airline``, ``retail``, ``telecom``, ``telecom-workflow`` (the technical policy as a
     decision tree) or ``mock``. ``split``: ``train``, ``test``, or ``base`` (all tasks that papers report
-    on); telecom also ``small`` and ``full``. ``user``: ``scripted`` (deterministic, no model),
+    on); telecom also has ``small`` and ``full``. ``user``: ``scripted`` (deterministic, no model),
     ``endpoint`` (a model behind an OpenAI-compatible endpoint), or an object with ``reply``.
-    ``user_model``, ``user_url``, ``user_settings``: of the endpoint (see ``EndpointUser``).
+    ``user_model``, ``user_url``, ``user_settings``: for the endpoint (see ``EndpointUser``).
     ``max_errors``: see above.
 
     ## Version History
@@ -267,7 +267,7 @@ class Tau2Env(TextEnv):
         return found
 
     def is_admissible(self, action: str) -> bool:
-        """True if it is a well-formed call of a tool that there is, or words for the user."""
+        """True if it is a well-formed call of a tool that exists, or words for the user."""
         return not isinstance(parse_action(action, self.domain.tools), Refused)
 
     # --- the package's objects -------------------------------------------------------------------
@@ -298,7 +298,7 @@ class Tau2Env(TextEnv):
     def expert(self) -> Callable[[], str]:
         """Lets the user talk, takes the expected actions, reports; with a user of any kind.
 
-        It has read the task's solution: the ceiling, and no example of how to find it.
+        It has read the task's solution: a ceiling, and not an example of how to find it.
         """
         return lambda: next_action(self.task.data, self.state["messages"], self.state["begun_with"])
 

@@ -2,7 +2,7 @@
 
 A task names what its reward depends on: ``DB`` (the databases are as after the expected actions),
 ``ENV_ASSERTION`` (assertions about them), ``ACTION`` (each expected call was made) and ``COMMUNICATE``
-(the agent has said what it had to). The package's own evaluators find these, and they are multiplied.
+(the agent has said what it had to). The package's own evaluators score these; the scores are multiplied.
 ``NL_ASSERTION`` needs a language model as a judge; no task of the package counts it, and neither does the
 package's own default evaluation.
 """
@@ -40,7 +40,7 @@ class Verdict:
 
 
 def evaluate(domain: Domain, task: Any, messages: Sequence[Message]) -> Verdict:
-    """Scores a conversation that came to its end."""
+    """Scores a conversation that has ended."""
     criteria = task.evaluation_criteria
     if criteria is None:
         return Verdict(1.0, {}, {})
@@ -82,9 +82,9 @@ def evaluate(domain: Domain, task: Any, messages: Sequence[Message]) -> Verdict:
 
 
 def _world(domain: Domain) -> Any:
-    """A fresh world in which an assertion about what is not there is not met.
+    """A fresh world in which an assertion about something that does not exist is not met.
 
-    The package's own one lets the assertion's exception out, and there is no score at all.
+    The package's own world lets the assertion's exception out, and then there is no score at all.
     """
     world = domain.new_world()
     asserted = world.run_env_assertion

@@ -1,4 +1,4 @@
-"""A database of one's own in no time: rows are shared with the original until someone looks at them.
+"""A quick private copy of a database: rows are shared with the original until someone looks at them.
 
 The airline's database has 2,800 rows in 7 MB of JSON, and an episode touches a dozen.
 """
@@ -14,9 +14,9 @@ from typing import Any
 
 
 class SharedTable(dict[str, Any]):
-    """A dictionary of rows that belong to another one; a row that is read becomes an own copy.
+    """A dictionary of rows that belong to another one; a row that is read becomes a private copy.
 
-    What reads a dictionary without asking it (pydantic's serialiser, ``json``) sees the rows as they
+    Code that bypasses a dictionary's methods (pydantic's serialiser, ``json``) sees the rows as they
     are, which is right: a shared row was never changed.
     """
 
@@ -81,7 +81,7 @@ class SharedTable(dict[str, Any]):
         self.update(rows)
         return self
 
-    # row by row, so that each is an own one or known to be new
+    # row by row, so that each is a private copy or known to be new
     setdefault = MutableMapping.setdefault
     update = MutableMapping.update
     clear = MutableMapping.clear
@@ -92,12 +92,12 @@ class SharedTable(dict[str, Any]):
         return super().popitem()
 
     def values(self) -> ValuesView[Any]:  # type: ignore[override]
-        """See ``dict.values``; all rows become own ones."""
+        """See ``dict.values``; all rows become private copies."""
         self._own_all()
         return super().values()
 
     def items(self) -> ItemsView[str, Any]:  # type: ignore[override]
-        """See ``dict.items``; all rows become own ones."""
+        """See ``dict.items``; all rows become private copies."""
         self._own_all()
         return super().items()
 
@@ -110,7 +110,7 @@ def database_hash(database: Any) -> str:
     """A hash that two databases share if and only if they hold the same.
 
     The package hashes all of a database, twice an episode. This looks at the rows that were touched;
-    it holds for copies of one original (``copy_database``).
+    it is valid for copies of one original (``copy_database``).
     """
     parts = {
         name: value.changes()

@@ -38,9 +38,9 @@ class Situation:
     tools: Mapping[str, Mapping[str, Any]]
     """schemas of what it can do with its phone"""
     use: Callable[[str, Mapping[str, Any]], str]
-    """does so, and returns what comes of it"""
+    """does it, and returns the result"""
     seed: int
-    """of the episode"""
+    """that of the episode"""
 
 
 class User(Protocol):
@@ -62,7 +62,7 @@ def own_messages(situation: Situation) -> Iterator[Message]:
 
 
 class ScriptedUser:
-    """States what it knows piece by piece, one piece for each message of the agent.
+    """States what it knows piece by piece, one piece for each message from the agent.
 
     Then it agrees to everything, and says goodbye when a message comes with nothing done since its last
     words. Made for tests, for episodes without a model, and for experts: nothing is random, and nothing is
@@ -92,7 +92,7 @@ CLOSING = "That is all I can tell you. Please do what is to be done, and tell me
 """ends the last piece of every script"""
 GO_ON = "Yes. Please go on with whatever is left to do, and tell me when all of it is done."
 PATIENCE = 2
-"""messages without any deed that the scripted user puts up with before it says goodbye"""
+"""messages without a tool call that the scripted user puts up with before it says goodbye"""
 
 
 def user_script(record: Mapping[str, Any]) -> list[str]:
@@ -174,7 +174,7 @@ _PERSONS = (
 
 
 def in_first_person(text: str) -> str:
-    """Instructions to a user in the user's mouth; only persons are changed.
+    """Instructions to a user as the user would say them; only the grammatical person is changed.
 
     >>> in_first_person("You are Raj. Your plan: they refund you what you paid.")
     'I am Raj. My plan: they refund me what I paid.'
@@ -191,7 +191,7 @@ KEY_VARIABLE = "OPENAI_API_KEY"
 MAX_ROUNDS = 10
 """times that a user may turn to its phone before it says something"""
 _SETUP = frozenset({401, 403, 404})
-"""statuses that say that the address, the key or the model is wrong"""
+"""HTTP statuses that mean that the address, the key or the model is wrong"""
 
 
 class EndpointUser:
@@ -289,7 +289,7 @@ def system_prompt(record: Mapping[str, Any], with_tools: bool) -> str:
 
 
 def _turned(message: Message) -> dict[str, Any]:
-    """A message as the model sees it, who speaks as the user: the agent is its user."""
+    """A message as seen by the model that speaks as the user: to it, the agent is the user."""
     if message["role"] == "tool":
         return {"role": "tool", "tool_call_id": message["id"], "content": message["content"]}
     if message["role"] == "assistant":

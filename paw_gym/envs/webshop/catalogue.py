@@ -1,6 +1,6 @@
 """The catalogue: products and their search index, compiled once and mapped into memory.
 
-A compiled catalogue is a folder: ``products.bin`` (a JSON array a product), ``offsets.npy`` (where each
+A compiled catalogue is a folder: ``products.bin`` (a JSON array per product), ``offsets.npy`` (where each
 begins), ``asins.npy`` (sorted), ``by_asin.npy`` (their places), ``search/`` (the BM25 index over the products
 in the order of their asins, which decides between equal scores as in the original's index), and
 ``catalogue.json``. Nothing is read before it is needed, and what is read is shared by all
@@ -55,7 +55,7 @@ class Product:
     attributes: tuple[str, ...]
     image: str = ""
     instruction: str | None = None
-    """of synthetic goals: what to look for, without options and price"""
+    """for synthetic goals: what to look for, without options and price"""
     instruction_attributes: tuple[str, ...] = ()
 
     def pack(self) -> bytes:
@@ -111,7 +111,7 @@ class Catalogue:
 
     @classmethod
     def open(cls, folder: Path) -> Catalogue:
-        """The catalogue of a compiled folder; the same object where it is open already."""
+        """The catalogue of a compiled folder; the same object if it is already open."""
         return _open(folder.resolve())
 
     @property
@@ -189,7 +189,7 @@ class _SearchTexts:
 
 
 def compile_catalogue(products: Iterable[Product], folder: Path) -> Path:
-    """Writes the compiled form of products; the folder appears when it is whole.
+    """Writes the compiled form of products; the folder appears only when it is complete.
 
     Of products with the same asin the first one counts.
     """

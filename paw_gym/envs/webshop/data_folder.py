@@ -1,4 +1,4 @@
-"""Products, and the official data on disk, read without holding it in memory whole."""
+"""Products, and the official data on disk, read without holding all of it in memory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from paw_gym.internals.files import DAMAGED, file_version, open_text
 NO_ATTRIBUTES = ("DUMMY_ATTR",)
 """of a product that the attribute file lacks, as in the original; they take part in fuzzy matching"""
 DEFAULT_PRICE = 100.0
-"""dollars, where a record gives none"""
+"""dollars, if a record gives no price"""
 _LONGEST_ASIN = 10
 _NOT_A_NUMBER = re.compile(r"[^\d.]")
 
@@ -40,7 +40,7 @@ _NOT_A_NUMBER = re.compile(r"[^\d.]")
 def parse_product(
     record: Mapping[str, Any], attributes: Mapping[str, Mapping[str, Any]]
 ) -> Product | None:
-    """A product from a raw record, or ``None`` if the original drops it (an asin that is none)."""
+    """A product from a raw record, or ``None`` if the original drops it (an asin that is not one)."""
     if not isinstance(record, Mapping):
         raise ValueError(f"A product is an object, got {type(record).__name__}: {record!r:.40}.")
     try:
@@ -134,7 +134,7 @@ _ATTRIBUTES = ("items_ins_v2.json", f"items_ins_v2_{SMALL}.json")
 _HUMAN = "items_human_ins.json"
 _ENDINGS = ("", ".xz", ".gz", ".zst")
 _READING = "2"
-"""raised when records are read another way: what was compiled before is not used any more"""
+"""raised when records are read in another way: what was compiled before is no longer used"""
 _CHUNK = 1 << 20
 _WHITE = " \t\r\n"
 
@@ -146,7 +146,7 @@ class DataFolder:
     """A folder with the official files.
 
     Args:
-        num_products: use the first so many products; ``None``: all of them.
+        num_products: use the first N products; ``None``: all of them.
     """
 
     path: Path
@@ -178,7 +178,7 @@ class DataFolder:
 
     @property
     def products_file(self) -> Path | None:
-        """The full set where it is there, else the small one; the other way round for few products."""
+        """The full set if it is there, else the small one; the other way round for few products."""
         return self._find(_PRODUCTS[::-1] if self._small_first else _PRODUCTS)
 
     @property
@@ -198,7 +198,7 @@ class DataFolder:
 
     @property
     def has_human_goals(self) -> bool:
-        """True if people's goals are the usual ones: for the full set, of which few are in the small one."""
+        """True if people's goals are the default: for the full set, as few of them are in the small one."""
         products = self.products_file
         full = products is not None and products.name.startswith(_PRODUCTS[0])
         return full and self.human_file is not None
@@ -232,7 +232,7 @@ class DataFolder:
                 yield product
 
     def human_instructions(self) -> dict[str, list[dict[str, Any]]]:
-        """By asin, what people wrote."""
+        """The entries that people wrote, by asin."""
         path = self.human_file
         if path is None:
             raise FileNotFoundError(
@@ -256,9 +256,9 @@ class DataFolder:
 
 
 def cached_catalogue(name: str, products: Any) -> Catalogue:
-    """A compiled catalogue of the cache folder, made from ``products()`` where it is not there yet.
+    """A compiled catalogue of the cache folder, made from ``products()`` if it is not there yet.
 
-    Where the cache folder cannot be written, it goes to a temporary folder, which ends with this process.
+    If the cache folder cannot be written, it goes to a temporary folder, deleted when this process ends.
     """
     folder = private_folder("webshop") / name
     if not is_compiled(folder):
@@ -282,7 +282,7 @@ def cached_catalogue(name: str, products: Any) -> Catalogue:
 
 
 def _remove(folder: Path, process: int) -> None:
-    """Deletes a temporary folder, unless a fork of the process that made it ends first."""
+    """Deletes a temporary folder, but not when a fork of the process that made it ends."""
     if os.getpid() == process:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -307,7 +307,7 @@ def _object(path: Path) -> dict[str, Any]:
 
 
 def read_json_list(path: Path) -> Iterator[Any]:
-    """The elements of a JSON list, one after the other: the full set would fill the memory."""
+    """The elements of a JSON list, one after another: the full set would fill the memory."""
     decoder, buffer, at, begun = json.JSONDecoder(), "", 0, False
     with open_text(path) as file:
         while True:

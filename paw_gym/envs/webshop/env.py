@@ -49,8 +49,8 @@ class WebShopEnv(TextEnv):
 
     ## Action Space
     ``search[words]`` and ``click[thing]``, where a thing is a button, an option's value or a product's
-    asin on the page. ``info["admissible_actions"]`` lists every click, and ``search[...]``, with
-    which it announces that a search is possible. Anything else shows the page again.
+    asin on the page. ``info["admissible_actions"]`` lists every click, and ``search[...]``, which
+    announces that a search is possible. Anything else shows the page again.
 
     ## Observation Space
     The visible strings of the page joined by `` [SEP] ``, as the original program gives them.
@@ -69,14 +69,14 @@ class WebShopEnv(TextEnv):
 
     ## Arguments
     ``split``: ``train``, ``valid`` or ``test``, disjoint by product. ``data_dir``: the folder with
-    ``items_*.json`` (``.xz`` and ``.gz`` too). ``num_products``: use the first so many. ``search``:
+    ``items_*.json`` (``.xz`` and ``.gz`` too). ``num_products``: use the first N products. ``search``:
     ``bm25`` (no Java) or ``lucene`` (extra ``lucene``). ``server``: address of a ``paw serve webshop``
     whose shop is used instead. ``goals``: ``synthetic``, ``human``, or a list of goals in the original's
     form (or JSON of it), which become the tasks ``goal/0``, ``goal/1``, ... of every split; by default
     ``human`` for the full official set, else ``synthetic``. ``prices``: dollars by asin (or JSON of it);
     else prices are sampled by ``price_seed`` from a product's range.
     ``nouns``: ``spacy`` or ``rules``, for the reward; by default spaCy's model for official
-    products where it is installed. ``show_attributes``: a page with the product's attributes.
+    products if it is installed. ``show_attributes``: a page with the product's attributes.
     ``token``: bearer token of the server.
 
     ## Version History
@@ -199,7 +199,7 @@ class WebShopEnv(TextEnv):
         return self.shop.act(self.state, self.page, parse_action(action)) is not None
 
     def prompt_observation(self, observation: str) -> str:
-        """Without the instruction, which the prompt's own slot holds."""
+        """The text without the instruction, which has its own slot in the prompt."""
         own = self._task.instruction if self._task is not None else None
         return without_instruction(observation, own)
 
@@ -260,7 +260,7 @@ def _frozen(value: Any) -> str | None:
 
 
 def open_shop(settings: ShopSettings, split: str) -> tuple[Shop, TaskSet]:
-    """The shop and the tasks of a split, made once a process, and anew where a file was changed."""
+    """The shop and the tasks of a split, made once per process, and again if a file has changed."""
     require_choice("split", split, SPLITS)
     folder = settings.folder
     files = [] if folder is None else [path for path in folder.files if path.is_file()]

@@ -1,4 +1,4 @@
-"""Two shoppers that need no model: one that knows the goal's product, and one that reads the pages only."""
+"""Two shoppers that need no model: one that knows the goal's product, and one that only reads the pages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ please should that the to want we with would am someone us who can
 """
 _FILLER = frozenset(_FILLER_TEXT.split())
 _LOOKS = 4
-"""products that the reading shopper opens at most"""
+"""most products that the reading shopper opens"""
 
 
 def solve(shop: Shop, goal: Goal) -> list[str]:
@@ -104,7 +104,7 @@ class Shopper:
         return f"click[{best[0].lower()}]"
 
     def _fit(self, shown: str) -> float:
-        """How many of the wanted words a result shows, less where it costs too much."""
+        """How many of the wanted words a result shows, less if it costs too much."""
         words = set(_WORD.findall(shown.lower()))
         prices = [float(price) for price in _DOLLARS.findall(shown)]
         too_dear = bool(prices) and max(prices) > self.wish.limit

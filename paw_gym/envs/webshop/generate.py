@@ -1,7 +1,7 @@
 """The shop that needs no download: products made by seed from a small assortment.
 
-Titles, texts and instructions are the project's own. Titles tell apart what an instruction asks for
-most of the time, not always: some attributes stand on a product's pages only.
+Titles, texts and instructions are the project's own. Titles identify what an instruction asks for
+most of the time, not always: some attributes appear only on a product's pages.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from paw_gym.envs.webshop.data_folder import cached_catalogue
 from paw_gym.envs.webshop.goals import seeded
 
 SEED = 7
-"""of the catalogue that is used when no other is asked for"""
+"""for the catalogue that is used when no other is asked for"""
 NUM_PRODUCTS = 1024
 GENERATOR = 1
-"""grows when the generator gives other products from the same assortment"""
+"""raised when the generator gives other products from the same assortment"""
 _ASK_FOR = (2, 3)
 """how many attributes an instruction names"""
 
@@ -71,7 +71,7 @@ def _assortment() -> tuple[tuple[Kind, ...], dict[str, tuple[str, ...]], tuple[s
 
 
 def generate_products(count: int = NUM_PRODUCTS, seed: int = SEED) -> Iterator[Product]:
-    """Products of all kinds in turns; the same for the same arguments, on every machine."""
+    """Products of all kinds in turn; the same for the same arguments, on every machine."""
     kinds = _assortment()[0]
     for number in range(count):
         kind = kinds[number % len(kinds)]
@@ -110,7 +110,7 @@ def _product(kind: Kind, number: int, rng: random.Random) -> Product:
 
 
 def _asked(is_: list[str], has: list[str], rng: random.Random) -> tuple[list[str], list[str]]:
-    """The attributes that the instruction names: mostly such as the title names too."""
+    """The attributes that the instruction names: mostly ones that the title names too."""
     count = rng.randint(*_ASK_FOR)
     first = is_[: 2 if count == 3 and rng.random() < 0.5 else 1]
     return first, has[: count - len(first)]
@@ -126,7 +126,7 @@ def _instruction(kind: Kind, is_: list[str], has: list[str], rng: random.Random)
 
 def _price(kind: Kind, rng: random.Random) -> tuple[str, tuple[float, ...]]:
     low, high = kind.price
-    # more cheap ones than dear ones
+    # more cheap ones than expensive ones
     price = round(low + (high - low) * rng.random() ** 2) - 0.01
     if rng.random() < 0.8:
         return f"${price}", (price,)

@@ -1,7 +1,7 @@
 """Goals of shoppers, of either kind: their prices and limits, and the task sets of them.
 
 A split holds products, not goals: all goals of a product are in the split that the hash of its asin
-says, so no split knows a product that another one asks for.
+gives, so no split knows a product that another one asks for.
 """
 
 from __future__ import annotations
@@ -101,16 +101,16 @@ def seeded(*parts: object) -> random.Random:
 
 
 def sample_price(product: Product, seed: int) -> float:
-    """A product's price in dollars; where it has a range, a uniform sample from it by seed and asin."""
+    """A product's price in dollars; if it has a range, a uniform sample from it by seed and asin."""
     if len(product.prices) == 1:
         return product.prices[0]
     return seeded("price", seed, product.asin).uniform(*product.prices)
 
 
 def sample_limit(price: float, rng: random.Random) -> tuple[float, str]:
-    """The price limit of a goal, and how its instruction says it.
+    """The price limit of a goal, and how its instruction states it.
 
-    The larger of two different limits out of the next four above the price; none where fewer than
+    The larger of two different limits out of the next four above the price; none if fewer than
     two are left (the original's rule).
     """
     above = [limit for limit in LIMITS if limit > price][:_LIMITS_IN_REACH]
@@ -185,7 +185,7 @@ def load_given(value: Any, what: str) -> Any:
 
 
 def given_goals(value: Any) -> list[Goal]:
-    """Goals of the ``goals`` argument: a list of dictionaries of the original's form, or JSON of it."""
+    """Goals of the ``goals`` argument: a list of dictionaries in the original's form, or JSON of it."""
     loaded = load_given(value, "goals")
     if not isinstance(loaded, Sequence) or isinstance(loaded, str):
         raise ValueError(f"goals: expected a list of goals, got {type(loaded).__name__}.")
@@ -221,7 +221,7 @@ def dollars(value: Any, field: str) -> float:
 
 
 def digest_of(parts: Iterable[object]) -> str:
-    """A hash over values, for fingerprints."""
+    """A hash of values, for fingerprints."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(json.dumps(part, sort_keys=True, default=repr).encode())

@@ -61,7 +61,7 @@ class Page:
     def clickables(self) -> dict[str, Part]:
         """The parts that can be clicked, by their text in lower case; options come last.
 
-        Where two have the same text, the later one counts, in the earlier one's place.
+        If two have the same text, the later one counts, in the earlier one's place.
         """
         found = [part for part in self._listed if part.role != "text"]
         ordered = [part for part in found if part.role == "button"]
@@ -221,7 +221,7 @@ _HTML_SAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "'": "\\u0027"}
 
 
 def _html_json(value: dict[str, str]) -> str:
-    """JSON as templates of the original write it: keys sorted, nothing that HTML could read."""
+    """JSON as the original's templates write it: keys sorted, nothing that HTML would interpret."""
     text = json.dumps(value, sort_keys=True)
     for character, escape in _HTML_SAFE.items():
         text = text.replace(character, escape)

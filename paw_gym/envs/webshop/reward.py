@@ -51,7 +51,7 @@ _SUFFIXES = ("able", "ible", "ful", "less", "ous", "proof", "ish")
 
 
 def rule_nouns(title: str) -> tuple[str, ...]:
-    """A title's nouns by rules: words that are no function word and, in lower case, no adjective.
+    """A title's nouns by rules: words that are not function words nor, in lower case, adjectives.
 
     Titles are strings of nouns and names, and spaCy's model takes most capitalised words in them for
     names: leaving out what cannot be a noun agrees with it better than looking for what must be one
@@ -81,7 +81,7 @@ def _pipeline() -> object:
 
     name = spacy_model()
     assert name is not None
-    # the tags depend on none of what is left out
+    # the tags do not depend on what is left out
     return spacy.load(name, exclude=["parser", "ner", "lemmatizer"])
 
 
@@ -93,7 +93,7 @@ def spacy_nouns(title: str) -> tuple[str, ...]:
 
 
 def choose_tagger(name: str | None) -> str:
-    """``spacy`` or ``rules``; ``None`` takes spaCy where its model is installed."""
+    """``spacy`` or ``rules``; ``None`` takes spaCy if its model is installed."""
     if name is None:
         return "spacy" if spacy_model() else "rules"
     require_choice("noun tagger", name, TAGGERS)
@@ -221,7 +221,7 @@ def _target(name: str, value: str) -> str:
     """The text that a chosen value is compared with.
 
     The original hands named options over as (name, value) pairs. So the name's words take part in
-    the comparison, and a colour is normalised only where it is the whole value.
+    the comparison, and a colour is normalised only if it is the whole value.
     """
     if not name:
         return normalize_color(value)
@@ -239,6 +239,6 @@ def normalize_color(value: str) -> str:
 
 
 def token_set_ratio(left: str, right: str) -> int:
-    """Similarity of two strings' sets of words, 0 to 100, as ``thefuzz`` has it."""
+    """Similarity of two strings' sets of words, 0 to 100, as ``thefuzz`` computes it."""
     left, right = left.translate(_LATIN_1), right.translate(_LATIN_1)
     return round(fuzz.token_set_ratio(left, right, processor=default_process))

@@ -35,13 +35,13 @@ class Action(NamedTuple):
 
     verb: str
     argument: str
-    """in lower case; empty where the action is malformed"""
+    """in lower case; empty if the action is malformed"""
 
 
 def parse_action(text: str) -> Action:
     """Reads an action; one that is not of the form ``verb[argument]`` has an empty argument.
 
-    The original's reading, which takes the last bracket for the opening one and does not mind what
+    The original's reading, which takes the last bracket as the opening one and ignores what
     follows the closing one, except that an argument may hold brackets itself.
 
     >>> parse_action("click[Buy Now]")
@@ -60,7 +60,7 @@ def parse_action(text: str) -> Action:
 
 
 RESULTS = 50
-"""hits that a search gives at most"""
+"""most hits that a search gives"""
 K1, B = 0.9, 0.4
 """BM25's parameters in Anserini, which the original searches with"""
 _SUB_PAGES = {name.lower(): name for name in (*SUB_PAGES, ATTRIBUTES)}
@@ -78,7 +78,7 @@ class SearchEngine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """Place of a shopper: all that changes during an episode, plain and small."""
+    """A shopper's place: everything that changes during an episode, plain and small."""
 
     page: str = "search"
     """``search``, ``results``, ``item``, ``sub`` or ``done``"""
@@ -97,7 +97,7 @@ class Shop:
 
     Args:
         nouns: finds the nouns of titles, for the reward.
-        prices: dollars by asin; ``None``: sampled by seed where a product has a range.
+        prices: dollars by asin; ``None``: sampled by seed if a product has a range.
         show_attributes: offer the attributes of a product as a page.
     """
 
@@ -164,7 +164,7 @@ class Shop:
     def act(self, visit: Visit, page: Page, action: Action) -> Visit | None:
         """The visit after an action; ``None`` if the page does not accept it.
 
-        Searching is possible from every page, as in the original, also where no field is shown.
+        Searching is possible from every page, as in the original, even if no field is shown.
         """
         if action.verb == "search" and action.argument:
             return Visit("results", action.argument)
@@ -184,7 +184,7 @@ class Shop:
         return replace(visit, page="item", options=tuple(options.items()))
 
     def _press(self, visit: Visit, label: str) -> Visit | None:
-        """The visit after a button, by its label: it goes before an option of the same name."""
+        """The visit after a button, by its label: it takes precedence over an option of the same name."""
         if label == BUY.lower():
             return replace(visit, page="done")
         if label == BACK.lower():

@@ -1,6 +1,6 @@
 """Writes the package of a new environment from the templates in this folder.
 
-A template is a text with ``$slots`` (``string.Template``), named ``<path>.tmpl``; ``__package__`` in
+A template is a text with ``$slots`` (``string.Template``) in a file ``<path>.tmpl``; ``__package__`` in
 a path stands for the package's name.
 """
 
@@ -64,7 +64,7 @@ def _is_installed(package: str) -> bool:
 
 
 def write_scaffold(names: Names, into: Path) -> Path:
-    """Writes the package and returns its folder; all of it or nothing."""
+    """Writes the package and returns its folder; it writes everything or nothing."""
     if not into.is_dir():
         raise FileNotFoundError(f"There is no folder {into} to write the package into.")
     folder = into / names.distribution

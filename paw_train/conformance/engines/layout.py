@@ -46,12 +46,12 @@ def settings_of(recording: Recording, objective: Objective, **more: Any) -> Sett
 
 
 def max_return(objective: Objective) -> float:
-    """R_max, which has no effect without a world model but for a warning where it is too small."""
+    """R_max; without a world model its only effect is a warning if it is too small."""
     return objective.world_model.max_return if objective.world_model else 10.0
 
 
 def trajectories(recording: Recording, objective: Objective) -> list[Trajectory]:
-    """The episodes with their records, and the token rows that the rollouts write of them."""
+    """The episodes with their records, and the token rows that rollouts make from them."""
     chat = ChatFormat(recording.tokenizer)
     found = []
     for number, recorded in enumerate(recording.episodes):
@@ -135,6 +135,6 @@ def token_rows(rows: Sequence[Row], advantages: Tensor, weights: Tensor) -> list
 def outcome_of(
     metrics: Mapping[str, float], gradients: dict[str, Tensor], objective: Objective
 ) -> Outcome:
-    """The outcome of an optimiser step, by its metrics (``paw_train.metrics``) and gradients."""
+    """The outcome of an optimiser step, from its metrics (``paw_train.metrics``) and gradients."""
     policy_loss = metrics["policy_loss"] + objective.kl_coef * metrics["kl"]
     return Outcome(policy_loss, metrics.get("wm_term", 0.0), gradients)

@@ -1,8 +1,8 @@
 """The OpenRLHF engine behind ``protocol.Trainer``, in one process: its actor, experience maker and shards.
 
-Ray, vLLM and DeepSpeed do not take part: two ranks learn one after the other, and their gradients are
-averaged as DeepSpeed does. Needs OpenRLHF, and on a machine without a GPU something in the place of
-flash-attn (``tests/openrlhf/cpu``).
+Ray, vLLM and DeepSpeed are not involved: two ranks learn one after the other, and their gradients are
+averaged as by DeepSpeed. Needs OpenRLHF and, on a machine without a GPU, a replacement for flash-attn
+(``tests/openrlhf/cpu``).
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class OpenRLHFTrainer:
         weights: Tensor,
         objective: Objective,
     ) -> Outcome:
-        """Of ``learn`` on the micro-batches of each rank."""
+        """The result of ``learn`` on the micro-batches of each rank."""
         actor = _actor(recording, "policy", objective)
         run = _settings(recording, objective)
         worth = token_rows(rows, advantages, weights)
@@ -138,7 +138,7 @@ def _maker(recording: Recording, objective: Objective) -> Iterator[Any]:
 
     maker: Any = PaWExperienceMaker.__new__(
         PaWExperienceMaker
-    )  # upstream's starts from Ray's actors
+    )  # upstream's constructor needs Ray's actors
     maker.run, maker.max_return = _settings(recording, objective), max_return(objective)
     maker.tokenizer, maker.initial_model_group = recording.tokenizer, object()
     with torch.no_grad(), patch.object(RemoteExperienceMaker, "make_experience", scored):
@@ -146,7 +146,7 @@ def _maker(recording: Recording, objective: Objective) -> Iterator[Any]:
 
 
 def _values(recording: Recording, ids: Sequence[int]) -> Tensor:
-    """[T - 1] PPO's values before each token of a scored row, with those of its actions."""
+    """[T - 1] PPO's values before each token of a scored row; 0 except at its actions."""
     found = torch.zeros(len(ids) - 1)
     for episode in recording.episodes:
         end = episode.turns[-1].action_tokens[1]

@@ -21,7 +21,7 @@ from paw_train.rollouts.tokens import TokenRow
 
 
 def planted(fault: str) -> Any:
-    """A context in which the shared code has a fault of ``faults.FAULTS``; ``None``: no line here has it."""
+    """A context in which the shared code has a fault of ``faults.FAULTS``; ``None`` if it cannot have it."""
     places: dict[str, tuple[Any, str, Any]] = {
         "clip_on_wrong_side": (objective, "clipped_surrogate", _larger_of_both),
         "k1_for_k3": (
@@ -59,7 +59,7 @@ def _counting_padding(count: Callable[..., MiniBatchTotals]) -> Any:
 
 
 def _padded_left(collate: Callable[[Sequence[TokenRow], int], Batch]) -> Any:
-    """Rows padded on the left, and a mask that does not leave the padding out."""
+    """Rows padded on the left, with a mask that does not exclude the padding."""
 
     def changed(rows: Sequence[TokenRow], pad_id: int) -> Batch:
         batch = collate(rows, pad_id)

@@ -1,7 +1,7 @@
 """TRL's ``GRPOTrainer``, with our world-model term, behind ``protocol.Trainer``.
 
-The recorded episodes come to TRL as those of ``TextRollouts`` do; padding, advantages, reference and old
-log-probabilities are TRL's own, the latter computed with the weights that sampled.
+The recorded episodes reach TRL as those of ``TextRollouts`` do; padding, advantages, reference and old
+log-probabilities are TRL's own, the last computed with the weights that sampled.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class TRLTrainer:
     objectives: Sequence[str] = ("policy", "world_model")
 
     def token_batch(self, recording: Recording, objective: Objective) -> list[Row]:
-        """Of the columns that a ``rollout_func`` returns."""
+        """The rows from the columns that a ``rollout_func`` returns."""
         found, number = [], 0
         for trajectory in trajectories(recording, objective):
             column = columns(trajectory)
@@ -61,7 +61,7 @@ class TRLTrainer:
         for row, own in zip(rows, by_token, strict=True):
             start = row.roles.index("action")
             for number, weight in zip(row.transitions[start:], own.tolist(), strict=False):
-                found[number] += weight  # 0 outside of observations
+                found[number] += weight  # 0 outside observations
         return found
 
     def loss_and_gradients(
@@ -72,7 +72,7 @@ class TRLTrainer:
         weights: Tensor,
         objective: Objective,
     ) -> Outcome:
-        """Of ``_compute_loss``, a micro-batch at a time."""
+        """The result of ``_compute_loss``, one micro-batch at a time."""
         with _generation(recording, objective, rows, len(rows)) as (trainer, batch):
             known, shape = token_rows(rows, advantages, weights), batch["completion_ids"].shape
             batch["advantages"] = _padded(rows, [row.advantage or [] for row in known], shape)
@@ -111,10 +111,10 @@ class TRLTrainer:
 def _generation(
     recording: Recording, objective: Objective, rows: Sequence[Row], group_size: int
 ) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """A trainer with the sampler's weights, and the batch that it makes of the rows."""
+    """A trainer with the sampler's weights, and the batch that it makes from the rows."""
     no_progress_bars()
     with tempfile.TemporaryDirectory() as folder:
-        # TRL loads the reference from the place that the model names
+        # TRL loads the reference from the path in the model's config
         recording.model("sampler").save_pretrained(folder)
         model = recording.model("sampler")
         model.config._name_or_path = folder
@@ -152,7 +152,7 @@ def _trainer(
         epsilon=objective.clip,
         beta=objective.kl_coef,
         use_bias_correction_kl=False,  # on by default: k3 times the probability ratio
-        pad_to_multiple_of=64,  # the recorded prompts are of one length: nothing else pads on the left
+        pad_to_multiple_of=64,  # the recorded prompts are equally long: nothing else pads on the left
         loss_type={"token-mean": "dapo", "sequence-mean": "grpo"}[objective.aggregation],
         scale_rewards="group",
         report_to=[],
@@ -190,8 +190,8 @@ def _columns_of(rows: Sequence[Row], returns: dict[int, float]) -> dict[str, lis
 
 
 def _turns(row: Row) -> list[int]:
-    """[T] of a row: k in its k-th action, -k in the observation of that transition, else 0."""
-    order = {n: k for k, n in enumerate(sorted({-1, *row.transitions}))}  # that of prompts is 0
+    """[T] for a row: k in its k-th action, -k in the observation of that transition, else 0."""
+    order = {n: k for k, n in enumerate(sorted({-1, *row.transitions}))}  # prompts have 0
     signs = {"action": 1, "env_output": -1, "prompt": 0}
     pairs = zip(row.transitions, row.roles, strict=True)
     return [signs[role] * order[number] for number, role in pairs]
@@ -243,7 +243,7 @@ def _population_deviation(values: Tensor, dim: int | None = None) -> Tensor:
 
 
 def _with_k1(compute: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The loss with k1 in the place of k3."""
+    """The loss with k1 in place of k3."""
 
     def changed(trainer: Any, model: Any, inputs: dict[str, Any]) -> Tensor:
         loss = compute(trainer, model, inputs)

@@ -35,7 +35,7 @@ def read_reply(reply: Any, chat: bool) -> dict[str, Any]:
 
     Raises:
         ReportedError: the server reports in it that the request has failed.
-        MalformedAnswer: there is no answer in it; the message has its beginning.
+        MalformedAnswer: there is no answer in it; the message quotes its beginning.
     """
     if isinstance(reply, str):
         raise MalformedAnswer(_named(reply))
@@ -68,7 +68,7 @@ def _cached(usage: Mapping[str, Any]) -> int:
 
 
 def _count(value: Any) -> int:
-    """A number of tokens; what is none counts as unknown, 0: the answer is still one."""
+    """A number of tokens; anything else counts as unknown, 0: the answer is still valid."""
     return int(value) if isinstance(value, int | float) and value >= 0 else 0
 
 
@@ -84,10 +84,10 @@ def _named(reply: str) -> str:
 def finish_text(
     answer: Mapping[str, Any], stops: Sequence[str], opened: bool = False
 ) -> tuple[str, str | None]:
-    """A response's text up to and with the stop text, and why it ended.
+    """A response's text up to and including the stop text, and why it ended.
 
-    Servers leave the stop text out. vLLM reports which one it was; elsewhere a closing tag is appended
-    where its opening tag has none and the model has ended the response itself. (A model that ends its
+    Servers leave the stop text out. vLLM reports which one it was; with others, a closing tag is appended
+    if its opening tag has none and the model has ended the response itself. (A model that ends its
     turn inside the tag is then read as if it had closed it.) A response that continues after a stop text
     is truncated there, and its finish reason is ``stop``, whatever the server reports.
 
@@ -96,7 +96,7 @@ def finish_text(
     """
     text, reason = str(answer["text"]), answer.get("finish_reason")
     if answer.get("reasoning"):
-        text = text.lstrip()  # what stands between a thought and the answer
+        text = text.lstrip()  # the blanks between a thought and the answer
     if stop_end(text, stops, opened) is not None:
         return truncate(text, stops, opened), "stop"
     found = thoughts(text, opened)
@@ -123,13 +123,13 @@ def cut_in_thought(answer: Mapping[str, Any], opened: bool = False) -> bool:
     if answer.get("finish_reason") not in ("stop", None) or answer.get("stop_reason", "") is None:
         return False
     text = str(answer["text"])
-    # the end that a beginning lacks may be what the stop text has cut off
+    # the missing end of a thought may be what the stop text has cut off
     unclosed = answer.get("unclosed") or thoughts(text, opened, sampling=True).unclosed
     return bool(unclosed or (answer.get("reasoning") and not text.strip()))
 
 
 def may_be_in_thought(answer: Mapping[str, Any], stops: Sequence[str]) -> bool:
-    """True if prose is all, or comes first, with no thought marked: a template may have opened one."""
+    """True if the text is prose, or begins with it, and marks no thought: a template may have opened one."""
     text, found = str(answer["text"]), thoughts(str(answer["text"]))
     if answer.get("reasoning") or answer.get("finish_reason") not in ("stop", None):
         return False
@@ -147,7 +147,7 @@ def _opening(closing: str) -> str:
 def context_tokens(reply: Any, model: str) -> int | None:
     """The model's context limit in the reply of ``/v1/models``, in tokens; ``None``: it is not there.
 
-    A server that has one model only and calls it otherwise (llama.cpp does) means that one.
+    If a server has only one model and calls it something else (llama.cpp does), that one is meant.
     """
     entries = reply.get("data") if isinstance(reply, Mapping) else None
     entries = [e for e in entries if isinstance(e, Mapping)] if isinstance(entries, list) else []
@@ -166,7 +166,7 @@ def context_tokens(reply: Any, model: str) -> int | None:
 
 
 def read_echo(reply: Any, prompts: Sequence[Sequence[int]]) -> list[list[float | None]] | None:
-    """Of each prompt its tokens' log-probabilities (and perhaps a written token's)."""
+    """The log-probabilities of each prompt's tokens (and perhaps of a written token)."""
     choices = sorted(reply["choices"], key=lambda choice: choice.get("index") or 0)
     if len(choices) != len(prompts):
         return None
@@ -182,7 +182,7 @@ def read_echo(reply: Any, prompts: Sequence[Sequence[int]]) -> list[list[float |
 
 
 def _of_token(entry: Mapping[str, Any] | None, token: int) -> float | None:
-    """A prompt's own token, which vLLM lists among more likely ones."""
+    """The log-probability of a prompt's own token, which vLLM lists among more likely ones."""
     known = (entry or {}).get(str(token))
     return None if known is None else float(known["logprob"])
 
@@ -254,7 +254,7 @@ class AnswerCache:
         return answer if isinstance(answer, dict) else None
 
     def put(self, key: str, answer: Mapping[str, Any]) -> None:
-        text = json.dumps(answer)  # ASCII: SQLite refuses lone surrogates, models print them
+        text = json.dumps(answer)  # ASCII: SQLite refuses lone surrogates, which models print
         self._db.execute("INSERT OR REPLACE INTO answers VALUES (?, ?)", (key, text))
 
     def close(self) -> None:
@@ -262,6 +262,6 @@ class AnswerCache:
 
 
 def request_key(url: str, kind: str, body: Mapping[str, Any], seed: int | None) -> str:
-    """Names a request: all that decides its answer, wherever the run is."""
+    """Names a request by all that decides its answer, wherever the run is."""
     whole = json.dumps([_FORMAT, url, kind, body, seed], sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()

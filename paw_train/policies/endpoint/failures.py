@@ -81,7 +81,7 @@ class Fallbacks:
 def _field(error: Exception, sent: Mapping[str, Any]) -> str | None:
     """The field of the body that a refusal is about: by its ``param``, else the one that its text names.
 
-    Of several names it is the one nearest to the refusal's word, quoted ones first. A part of another
+    Of several names, it is the one nearest to the refusal's word, quoted ones first. A part of another
     word (``seed`` of ``doubao-seed-1.6``) is not a name.
     """
     parameter = getattr(error, "param", None)
@@ -131,7 +131,7 @@ _ADVICE = {
 def hint(
     error: Exception, sent: Mapping[str, Any] | None = None, known_limit: int | None = None
 ) -> str | None:
-    """The setting that helps against a failure, where there is one."""
+    """The setting that helps against a failure, if there is one."""
     import openai
 
     status = getattr(error, "status_code", None)
@@ -157,7 +157,7 @@ def hint(
             return "endpoint.extra={stream: false} asks for a reply in one piece."
         return "Is endpoint.url right? It usually ends in /v1." if "page" in str(error) else None
     if status in _REFUSED:
-        if "enable_thinking" in error_text(error):  # Qwen's, where nothing is streamed
+        if "enable_thinking" in error_text(error):  # Qwen's, if nothing is streamed
             return "endpoint.extra={enable_thinking: false} leaves the thought out."
         return _ADVICE.get(_field(error, sent or {}) or "")
     return None
@@ -240,7 +240,7 @@ def _is_proxy_s(error: Exception, proxied: bool) -> bool:
     """True if an answer is a proxy's or a firewall's page in place of the server's.
 
     Args:
-        proxied: whether a proxy is used; pages of others are told by status 403 or Squid's header.
+        proxied: whether a proxy is used; pages of others are recognised by status 403 or Squid's header.
     """
     headers = getattr(getattr(error, "response", None), "headers", None) or {}
     status = getattr(error, "status_code", None)
@@ -290,7 +290,7 @@ _OF_OTHERS = re.compile(
     r"|(?<![a-z])(by|requested|given|received|resulted|contains?|however|but|has|have|you|sent|got"
     r"|keep|exceed(s|ed)?|current|code|status)(?![a-z])"
 )
-"""between a limit's word and a number, it says that the number is another one: the request's own length"""
+"""between a limit's word and a number, these say that it is another number: the request's own length"""
 
 
 def is_overflow(error: Exception) -> bool:
@@ -309,11 +309,11 @@ def is_overflow(error: Exception) -> bool:
 
 
 def overflow_limit(error: Exception) -> int | None:
-    """The context limit that such a refusal names, in tokens: of several numbers the limit's."""
+    """The context limit that such a refusal names, in tokens: of several numbers, the one of the limit."""
     body = getattr(error, "body", None)
     if isinstance(body, Mapping) and isinstance(body.get("n_ctx"), int):  # llama.cpp's
         return int(body["n_ctx"])
-    text = error_text(error).replace("exceeds limit (2013)", "")  # the error's number, of MiniMax
+    text = error_text(error).replace("exceeds limit (2013)", "")  # MiniMax's number of the error
     compared = _COMPARED.search(text)
     if compared is not None:
         return _int(next(group for group in compared.groups() if group))

@@ -65,9 +65,9 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("paw_train.endpoint")
 _OPENAI = "https://api.openai.com/v1"
 _FIRST_CONTACT_RETRIES = 3
-"""a server that never answered yet is a wrong address sooner than a passing fault"""
+"""if a server has never answered, a wrong address is likelier than a passing fault"""
 _SHORTEST_KEY = 6
-"""keys below are placeholders of local servers ("x", "none") and may be parts of words"""
+"""shorter keys are placeholders of local servers ("x", "none") and may be parts of words"""
 _T = TypeVar("_T")
 
 
@@ -92,7 +92,7 @@ class Usage:
     uncounted: int = 0
     """answers whose tokens the server did not count: the numbers of tokens are then too low"""
     cost: float | None = None
-    """of both, where prices are given"""
+    """of both, if prices are given"""
 
 
 class EndpointPolicy:
@@ -126,9 +126,9 @@ class EndpointPolicy:
         self.fallbacks = Fallbacks()
         self._limits = Limits(self.settings)
         self.budget = self._limits.budget
-        """what this policy has used, and may"""
+        """what this policy has used, and what it may use"""
         self.stopped: str | None = None
-        """the budget that is used up; it then is the error of every request"""
+        """the budget that is used up; it is then the error of every request"""
         self._context_tokens = self.settings.context_tokens
         self._context_asked = self._context_tokens is not None
         self._cache = _cache_of(self.settings)
@@ -139,7 +139,7 @@ class EndpointPolicy:
         self._reached = False
         self._thought_opened = self.chat is not None and self.chat.thought_opened
         self._thoughts_seen = False
-        """prose before an action has been seen to be no thought"""
+        """prose before an action was found not to be a thought"""
         self._reported = 0.0
         """until when a wait has been reported, in monotonic seconds"""
 
@@ -152,14 +152,14 @@ class EndpointPolicy:
             base_url=self._route.base,
             default_headers={"api-key": self._key} if azure else None,
             timeout=http_library().Timeout(self.settings.timeout, connect=CONNECT_SECONDS),
-            # the client's own retries pass by limits and budgets, and heed no wait above a minute
+            # the client's own retries bypass limits and budgets, and ignore waits above a minute
             max_retries=0,
             http_client=self._route.client(),
         )
 
     @property
     def context_tokens(self) -> int | None:
-        """The model's limit on context and response together, where it is known by now."""
+        """The model's limit on context and response together, if it is known by now."""
         if not self._context_asked:
             self._context_asked = True
             self._context_tokens = self._thread.run(self._ask_context_tokens())
@@ -187,7 +187,7 @@ class EndpointPolicy:
     def score(self, requests: Sequence[ScoreRequest]) -> list[Scores]:
         """The log-probabilities of each request's continuations.
 
-        ``/completions`` with ``echo`` and ``logprobs`` gives them of every token of a prompt (vLLM). Prompts
+        ``/completions`` with ``echo`` and ``logprobs`` gives them for every token of a prompt (vLLM). Prompts
         are sent as tokens, so it is known which of them are a continuation's. All continuations of a step go
         in one request.
 
@@ -234,7 +234,7 @@ class EndpointPolicy:
         return scores
 
     async def _fetch(self, body: Mapping[str, Any], seed: int | None) -> dict[str, Any]:
-        """The answer to a body, from disk if it is there; ``{"error": ...}`` where none came."""
+        """The answer to a body, from disk if it is there; ``{"error": ...}`` if none came."""
         key = request_key(self.url, self.settings.api, body, seed)
         answer = self._cache.get(key) if self._cache else None
         self._reached |= answer is not None  # at this address, by an earlier run
@@ -315,7 +315,7 @@ class EndpointPolicy:
             return answer
 
     def _is_doubtful(self, answer: Mapping[str, Any], sent: Mapping[str, Any]) -> bool:
-        """True if an answer may have ended at a stop text in its thought: one without is then asked for."""
+        """True if an answer may have ended at a stop text in its thought; one without is then asked for."""
         stops = sent.get("stop")
         if not stops or cut_in_thought(answer, self._thought_opened):
             return bool(stops)
@@ -325,7 +325,7 @@ class EndpointPolicy:
     def _settled(
         self, first: dict[str, Any], second: dict[str, Any], stops: Sequence[str]
     ) -> dict[str, Any]:
-        """Of an answer with stop texts and one without, the one that counts."""
+        """The one that counts, of an answer with stop texts and one without."""
         opened = self._thought_opened
         if not cut_in_thought(first, opened) and not second.get("reasoning"):
             self._thoughts_seen = True

@@ -1,4 +1,4 @@
-"""The way of a request: the endpoint's address, a proxy in between, waits between tries, and budgets."""
+"""The path of a request: the endpoint's address, a proxy on the way, waits between tries, and budgets."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from paw_train.settings.endpoint import EndpointSettings
 FIRST_WAIT = 0.5
 """most seconds before the first retry; twice as many before each later one, up to sixty times as many"""
 CONNECT_SECONDS = 15.0
-"""for a connection; a host that takes none is away, and one that takes long to answer is not"""
+"""for a connection; a host that accepts none is down, and one that takes long to answer is not"""
 LONGEST_ASKED = 600.0
-"""seconds; a server that asks for a longer pause (an account's day is over) ends the run as a budget does"""
+"""seconds; a server that asks for a longer pause (a daily quota is used up) ends the run as a budget does"""
 _PATHS = re.compile(r"/(chat/)?completions/?$")
 
 
@@ -38,7 +38,7 @@ class Route:
     base: str
     """the address, to which paths such as ``/chat/completions`` are appended"""
     query: tuple[tuple[str, str], ...]
-    """goes behind each path (``api-version`` of Azure)"""
+    """appended to each path (``api-version`` of Azure)"""
     shown: str
     """the address for messages and results: without a password and without the query"""
     proxy: str | None = None
@@ -60,12 +60,12 @@ class Route:
                 f"{self.shown} cannot be asked by {self.proxy_name}: {error} "
                 f"NO_PROXY={self.host} asks it directly."
             ) from error
-        # a transport of its own: httpx else reads the proxies itself, and fails on entries of NO_PROXY
+        # an explicit transport: otherwise httpx reads the proxies itself, and fails on entries of NO_PROXY
         return DefaultAsyncHttpxClient(transport=transport, params=self.query)
 
 
 def http_library() -> Any:
-    """The module that the installed OpenAI client makes requests with: httpx, or since 3.0 httpx2."""
+    """The module with which the installed OpenAI client makes requests: httpx, or since 3.0 httpx2."""
     from openai import DefaultAsyncHttpxClient
 
     bases = (base for base in DefaultAsyncHttpxClient.__mro__ if base.__name__ == "AsyncClient")
@@ -106,9 +106,9 @@ def _proxy(parts: SplitResult) -> tuple[str | None, str]:
 
 
 def _direct(parts: SplitResult, exempt: str) -> bool:
-    """True if an address is asked without a proxy: on loopback always, else by ``NO_PROXY``.
+    """True if an address is asked without a proxy: always on loopback, else by ``NO_PROXY``.
 
-    ``NO_PROXY`` names hosts, domains, addresses and networks; what is none of these is passed over.
+    ``NO_PROXY`` names hosts, domains, addresses and networks; anything else is ignored.
     """
     host = parts.hostname or ""
     if host == "localhost" or urllib.request.proxy_bypass(parts.netloc.rpartition("@")[2]):
@@ -187,7 +187,7 @@ class Use:
 class Budget:
     """Lets a request through only if all that it may take still fits.
 
-    A request that fits once others under way have taken less than they might waits for them.
+    A request that will fit if others under way take less than they might waits for them to end.
     """
 
     def __init__(self, settings: EndpointSettings) -> None:
@@ -225,7 +225,7 @@ class Budget:
         return self._settings.cost(use.prompt_tokens, use.completion_tokens, use.cached_tokens)
 
     def _reached(self, claims: Sequence[Use]) -> str | None:
-        """The setting that these claims would exceed beside all that was used."""
+        """The setting that these claims would exceed, on top of all that was used."""
         s = self._settings
         uses: tuple[tuple[str, float | None, float], ...] = (
             ("budget_requests", s.budget_requests, self._requests + 1),

@@ -40,7 +40,7 @@ def grouped_attention(
         key: [B, K, L, D] with H a multiple of K.
         value: [B, K, L, D].
         mask: [B, 1, t, L], or ``None`` for plain causal attention.
-        kwargs: ``scaling`` and what else the stock function takes.
+        kwargs: ``scaling`` and whatever else the stock function takes.
 
     Returns:
         [B, t, H, D], and no weights.
@@ -75,7 +75,7 @@ def repeated_attention(
     """As ``grouped_attention``, for float32 on CUDA, whose fused kernels take no groups.
 
     Plain causal attention would be computed without them, and hold all scores at once. Here each query head
-    gets a copy of its keys and values; a mask is what ``grouped_attention`` folds for.
+    gets a copy of its keys and values; with a mask, ``grouped_attention`` takes over.
     """
     groups = query.shape[1] // key.shape[1]
     if mask is not None or groups == 1:
@@ -110,7 +110,7 @@ def _two_products(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale
     """Attention of [B, K, q, D] queries with the softmax in float32; the mask is [B, 1, q or 1, L].
 
     A product of a slice would copy it first, which costs more than the product. So the products go over
-    the whole buffers that ``key`` and ``value`` are the beginning of, and the rest has no weight.
+    the whole buffers that begin with ``key`` and ``value``, and the rest has no weight.
     """
     keys, values = _whole(key), _whole(value)
     if keys.shape[2] != values.shape[2]:
@@ -120,7 +120,7 @@ def _two_products(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale
     if max(-low, high) > _LARGEST_SCORE:
         return _fused(query, key, value, mask, scale)
     shown = torch.nn.functional.pad(mask, (0, keys.shape[2] - mask.shape[3]))
-    # not -inf: what sees nothing must stay a number, as others may be asked not to see it
+    # not -inf: a token that sees nothing must still give a number, as a mask may hide it from others
     weights = scores.masked_fill_(~shown, torch.finfo(torch.float32).min).softmax(-1)
     return torch.matmul(weights.to(value.dtype), values)
 
@@ -138,7 +138,7 @@ def _whole(part: Tensor) -> Tensor:
 def use_grouped_attention(model: Any) -> None:
     """Switches a model from the stock ``sdpa`` attention to this one; other kinds stay.
 
-    Call it where the model stays: the form is chosen by its device.
+    Call it once the model is on its device, which decides the form.
     """
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface, sdpa_mask

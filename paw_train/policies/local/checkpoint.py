@@ -24,8 +24,8 @@ from paw_train.policies.local.policy import LocalPolicy
 def save_checkpoint(folder: Path, policy: LocalPolicy, state: Mapping[str, Any]) -> None:
     """Writes model, tokenizer and training state to ``folder``, replacing what is there.
 
-    At any moment one whole checkpoint is at ``folder`` or beside it, where ``find_checkpoint`` finds it:
-    also when the process that goes on after a kill is killed itself.
+    At any moment one whole checkpoint is at ``folder`` or beside it, where ``find_checkpoint`` finds it,
+    even when the process that goes on after a kill is killed itself.
     """
     fresh, old = (folder.with_name(folder.name + suffix) for suffix in (NEW, OLD))
     found = find_checkpoint(folder)
@@ -81,7 +81,7 @@ def load_checkpoint(folder: Path, policy: LocalPolicy) -> dict[str, Any]:
     """Loads weights into ``policy`` and returns the training state.
 
     Raises:
-        ValueError: the checkpoint is of another model, or a file of it is damaged.
+        ValueError: the checkpoint belongs to another model, or one of its files is damaged.
     """
     state = _read_state(folder / STATE_FILE)
     here = model_signature(policy.model)
@@ -122,7 +122,7 @@ _DAMAGE = (
     BadZipFile,
     OSError,
 )
-"""what reading a damaged file ends in, somewhere inside torch"""
+"""errors that reading a damaged file ends in, somewhere inside torch"""
 
 
 def _read_state(path: Path) -> dict[str, Any]:

@@ -34,13 +34,13 @@ _LOG = logging.getLogger(__name__)
 _batches: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
 _fixed: WeakKeyDictionary[Any, _FixedBuffers] = WeakKeyDictionary()
 _IDLE_SHARE = 1 / 8
-"""idle rows among the first of the cache, beyond which they are moved away: some copies of rows, against
-computing them at every token that follows"""
+"""share of idle rows among the first of the cache above which they are moved away: that copies some rows,
+and saves computing them at every token that follows"""
 _PADDING_SHARE = 1 / 8
 _FEW_TOKENS = 128
 """padding of a pass, as a share of its tokens and in tokens, up to which it is cheaper than another pass"""
 _FEWEST_LOOPED = 8
-"""rows below which fewer are not worth a graph of their own"""
+"""fewest rows that are worth a graph of their own"""
 ROOT = -1
 """the parent of a tree's first tokens: the row's last token"""
 
@@ -95,9 +95,9 @@ class BatchDecoder:
 
     Args:
         model: a Hugging Face causal language model that a ``static_cache`` fits.
-        prefill_tokens: most tokens of one forward pass (a single row may have more): memory, not results.
+        prefill_tokens: most tokens of one forward pass (one row may have more); affects memory, not results.
         fixed: the form for a GPU, where a launch costs more than padding: buffers outlive the decoder and are
-            the next one's, chunks of all lengths are read in one pass, and tokens are sampled by a
+            used by the next one, chunks of all lengths are read in one pass, and tokens are sampled by a
             ``TokenLoop`` over the buffers.
     """
 
@@ -122,7 +122,7 @@ class BatchDecoder:
         self._lengths = [0] * rows
         """tokens of each row"""
         self._place = list(range(rows))
-        """of each row, where in the cache it lies"""
+        """each row's place in the cache"""
         self._row = list(range(rows))
         """the row at each place"""
 
@@ -173,7 +173,7 @@ class BatchDecoder:
             lengths: by row, the number of its tokens that may stay.
 
         Returns:
-            By row, how many have stayed: all of these.
+            By row, how many have stayed: here all of them.
         """
         for row, length in lengths.items():
             self._lengths[row] = length
@@ -232,7 +232,7 @@ class BatchDecoder:
         )
         column = torch.arange(end, device=self.device)
         mask = self._mask((column <= columns)[:, None], columns, column)
-        # what idle rows and those beyond their end compute must stand within the model's positions, too
+        # what idle rows and those beyond their end compute must lie within the model's positions, too
         position = columns.clamp(max=self._positions - 1) if self._positions else columns
         return logits_of(self.model, self._hidden(ids[:, None], mask, position)[:, 0])
 
@@ -248,7 +248,7 @@ class BatchDecoder:
         return hidden[torch.tensor(places, device=self.device)]
 
     def _move_to_front(self, rows: Mapping[int, Any]) -> None:
-        """Exchanges idle rows among the first of the cache with the given rows behind them."""
+        """Exchanges idle rows among the first of the cache with the given rows after them."""
         front = [place for place in range(len(rows)) if self._row[place] not in rows]
         behind = [self._place[row] for row in rows if self._place[row] >= len(rows)]
         self.cache.swap(front, behind, max(self._lengths))
@@ -289,7 +289,7 @@ class BatchDecoder:
     def _append(self, rows: Sequence[int], chunks: Sequence[Sequence[int]]) -> Tensor:
         """[r, H] hidden states of the last tokens, by one pass; chunks are padded, and may be empty.
 
-        What padding leaves behind a sequence is not seen, and overwritten by what the sequence goes on with.
+        What padding leaves after a sequence is not seen, and is overwritten when the sequence goes on.
         """
         width = max(map(len, chunks))
         ids = torch.tensor([[*chunk, *[0] * (width - len(chunk))] for chunk in chunks])
@@ -311,7 +311,7 @@ class BatchDecoder:
         return hidden[torch.arange(len(rows), device=self.device), last.clamp(min=0)]
 
     def _grow_trees(self, rows: list[int], trees: Sequence[Sequence[tuple[int, int]]]) -> Tensor:
-        """[r, nodes, H] hidden states of trees behind some rows, padded."""
+        """[r, nodes, H] hidden states of trees after some rows, padded."""
         width = max(map(len, trees))
         before = torch.tensor([self._lengths[row] for row in rows])[:, None]
         end = int(before.max()) + width
@@ -408,14 +408,14 @@ class LoopedSteps:
 
 
 class _FixedBuffers:
-    """A cache, and the loops over it, that decoders of one model have one after another."""
+    """A cache, and the loops over it, that the decoders of one model use one after another."""
 
     def __init__(self, cache: StaticCache, owner: BatchDecoder) -> None:
         self.cache, self.owner = cache, ref(owner)
         self._loops: dict[tuple[int, Sampling], TokenLoop] = {}
 
     def loop_rows(self, wanted: int) -> int:
-        """Rows of the smallest loop for so many: all rows, half of them, a quarter, ..."""
+        """The rows of the smallest loop that holds so many: all rows, half of them, a quarter, ..."""
         rows = self.cache.rows
         while rows // 2 >= max(wanted, _FEWEST_LOOPED):
             rows //= 2

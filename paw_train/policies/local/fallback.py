@@ -29,7 +29,7 @@ _continues: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
 
 @dataclass(slots=True)
 class _Group:
-    """Rows that have read equally many tokens, always together."""
+    """Rows that have read the same number of tokens, always together."""
 
     rows: list[int]
     cache: Any
@@ -175,7 +175,7 @@ def undisturbed(inner: Any, check: Callable[[Any], bool]) -> bool:
     try:
         with torch.no_grad():
             return check(inner)
-    except Exception:  # whatever a model of somebody else's raises means that it cannot
+    except Exception:  # whatever somebody else's model raises means that it cannot
         return False
     finally:
         inner.train(training)
@@ -189,6 +189,6 @@ def hidden_of(inner: Any, ids: list[int], **keywords: Any) -> Tensor:
 
 
 def close(found: Tensor, expected: Tensor, dtype: torch.dtype) -> bool:
-    """True if two results of a model in this precision are equal but for rounding."""
+    """True if two results of a model in this precision are equal except for rounding."""
     tolerance = {torch.float64: 1e-4, torch.float32: 1e-2}.get(dtype, 0.05)  # TF32 is float32
     return bool((found - expected).norm() <= tolerance * expected.norm())

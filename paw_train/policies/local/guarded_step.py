@@ -50,7 +50,7 @@ class MasterWeights:
             master.copy_(parameter)
 
     def state_dict(self) -> list[Tensor]:
-        """The copies themselves, which go on changing; empty where nothing is narrow.
+        """The copies themselves, which go on changing; empty if nothing is narrow.
 
         As in PyTorch's own state dicts, so that saving them takes no second set of them on the GPU.
         """
@@ -96,7 +96,7 @@ MAX_SKIPPED = 3
 
 
 class TrainingDivergedError(ValueError):
-    """Losses, gradients or weights stopped being finite; nothing was saved since."""
+    """Losses, gradients or weights stopped being finite; nothing has been saved since."""
 
 
 class GuardedStep:
@@ -120,9 +120,9 @@ class GuardedStep:
         """number of steps left out since the last good one; nothing is saved unless it is 0"""
 
     def __call__(self) -> float:
-        """One step on the gradients that there are; returns their norm before clipping.
+        """One step on the current gradients; returns their norm before clipping.
 
-        A norm that is not finite says that the step was left out.
+        A norm that is not finite means that the step was left out.
         """
         norm = torch.nn.utils.clip_grad_norm_(self.weights.masters, self.max_norm).item()
         if math.isfinite(norm):

@@ -33,11 +33,11 @@ class Access:
 
 
 class StaticCache(Cache):
-    """Keys and values of all layers; of a short convolution, its inputs, which are read three or so back.
+    """Keys and values of all layers; for a short convolution, its inputs, of which three or so are read.
 
     Args:
-        multiple: of columns that there is room for. Beyond 1, the buffers keep their size for as long as they
-            can: fewer rows are moved together, and more columns are at least half as many again.
+        multiple: the room is a multiple of so many columns. Above 1, buffers keep their size as long as they
+            can: rows that are kept are moved together, and room grows by at least half.
     """
 
     def __init__(self, layers: int, rows: int, multiple: int = 1) -> None:
@@ -63,7 +63,7 @@ class StaticCache(Cache):
     def update_conv_state(
         self, conv_states: Tensor, layer_idx: int, state_idx: int = 0, **kwargs: Any
     ) -> Tensor:
-        """Writes [r, dim, t] inputs of a convolution, and returns them behind those before them."""
+        """Writes [r, dim, t] inputs of a convolution, and returns them after those before them."""
         return self.static_layers[layer_idx].convolve(conv_states, kwargs["conv_kernel_size"] - 1)
 
     @property
@@ -120,7 +120,7 @@ class _StaticLayer(DynamicLayer):
         return keys.index_select(0, access.rows), values.index_select(0, access.rows)
 
     def convolve(self, inputs: Tensor, before: int) -> Tensor:
-        """[r, dim, before + t]: the inputs of a convolution, written, and what stands before them."""
+        """Writes the inputs of a convolution; [r, dim, before + t]: these, after those before them."""
         access = self._write([inputs[:, None].transpose(2, 3)])
         if access.is_first:
             return inputs  # the layer pads these itself

@@ -141,7 +141,7 @@ def load_model(
     (``$PAW_CACHE_DIR``), because reading one takes long.
 
     Args:
-        path: see ``find_model``, as for ``revision``.
+        path: see ``find_model``, also for ``revision``.
         dtype: ``float32``, ``bfloat16``, or ``auto``: bfloat16 where ``device`` multiplies in it.
 
     Raises:
@@ -159,7 +159,7 @@ def load_model(
         if place.gguf_file is not None:
             place = _converted(place)
         tokenizer, model = _read(place, kind, attention)
-    except Exception as error:  # of a damaged file, readers raise what they happen to
+    except Exception as error:  # of a damaged file, readers raise all kinds of errors
         for file in _files(given):
             if (damage := damage_of(file)) is not None:
                 raise ValueError(f"{file} {damage}.") from error
@@ -190,7 +190,7 @@ def _file_of(place: Place, weight: str) -> Path:
     for file in _files(place):
         if file.suffix == ".safetensors":
             with safe_open(file, "pt") as opened:
-                if weight in opened.keys():  # noqa: SIM118 - it is no mapping
+                if weight in opened.keys():  # noqa: SIM118 - it is not a mapping
                     return file
     return Path(place.name)
 
@@ -213,7 +213,7 @@ def damage_of(file: Path) -> str | None:
             import gguf
 
             gguf.GGUFReader(file)
-    except Exception as error:  # readers raise what they happen to
+    except Exception as error:  # readers raise all kinds of errors
         kind = file.suffix.removeprefix(".")
         own = "choose another checkpoint of its run, or train again"
         mend = own if "checkpoints" in file.parts else "download it again"
@@ -282,7 +282,7 @@ def _need_gguf_reader(path: str | Path) -> None:
 
 
 def _converted(place: Place) -> Place:
-    """The kept conversion of a GGUF file (made now, if need be), or the file where it is too large."""
+    """The kept conversion of a GGUF file (made now, if need be), or the file if it is too large."""
     assert place.gguf_file is not None
     file = Path(place.name) / place.gguf_file
     if file.stat().st_size > _LARGEST_KEPT:
@@ -375,9 +375,9 @@ def weights_type(wanted: str, device: torch.device) -> torch.dtype:
 def _prepare_processor() -> None:
     """Bounds caches of compiled bfloat16 kernels, and warns of a processor without instructions for the type.
 
-    By default oneDNN keeps a thousand kernels and more, about 170 kB each, and rollouts meet hundreds of
+    By default oneDNN keeps a thousand kernels or more, about 170 kB each, and rollouts meet hundreds of
     shapes: fifteen updates of SmolLM2-135M grew from 8 to 14 GB. With these bounds they stay at 8 GB, in the
-    same time (docs/benchmarks.md). A value that the environment has already is left as it is.
+    same time (docs/benchmarks.md). A value that the environment already has is left as it is.
 
     Without the instructions, matrix products take some 60 times as long as in float32 (AVX2, one core: 1.2
     against 74 GFLOP/s).
@@ -392,7 +392,7 @@ def _prepare_processor() -> None:
 
 
 def enable_recomputation(model: Any) -> None:
-    """Lets the decoder layers of a model keep their inputs alone for the backward pass.
+    """Lets the decoder layers of a model keep only their inputs for the backward pass.
 
     Activations are computed again there (gradient checkpointing; Chen et al. 2016).
     """

@@ -164,10 +164,10 @@ def saved_base(folder: Path) -> Base | None:
 
 
 def base_of(folder: Path, given: str | None, revision: str | None) -> tuple[str, str | None]:
-    """The name and revision of the model that a saved adapter belongs to; what the user gives goes first.
+    """The name and revision of the model that a saved adapter belongs to; what the user gives comes first.
 
     Raises:
-        ValueError: the adapter does not name it, or names a folder, which is not opened for that, or a
+        ValueError: the adapter does not name it, or names a folder, which is not opened on its word, or a
             revision that cannot be one.
     """
     base = saved_base(folder)
@@ -220,7 +220,7 @@ def add_reference(model: Any) -> None:
 
 @contextmanager
 def reference_active(model: Any) -> Iterator[None]:
-    """Within, the model is the reference."""
+    """Makes the model the reference within the block."""
     if REFERENCE in model.peft_config:
         model.set_adapter(REFERENCE)
     else:
@@ -239,7 +239,7 @@ def _fields(config: Any) -> dict[str, Any]:
 
 
 def _added_at_first(model: Any) -> Iterator[Tensor]:
-    """The factors of the trained adapter that are 0 while it changes nothing: A's of embeddings, B's else."""
+    """The factors of the trained adapter that are 0 while it changes nothing: A of embeddings, else B."""
     for name, weight in model.named_parameters():
         if f".lora_embedding_A.{TRAINED}" in name or f".lora_B.{TRAINED}" in name:
             yield weight

@@ -52,7 +52,7 @@ class LocalPolicy:
         self.chat = ChatFormat(tokenizer)
         self.device = next(model.parameters()).device
         use_grouped_attention(model)
-        # "falling back to its reference implementation": of a short convolution, once, on every CPU
+        # "falling back to its reference implementation": for a short convolution, once, on every CPU
         logging.getLogger("transformers.integrations.hub_kernels").setLevel(logging.ERROR)
         if self.device.type == "cuda":
             # cuDNN's attention builds a plan, for half a second, for every new length of the keys
@@ -61,7 +61,7 @@ class LocalPolicy:
 
     @property
     def context_tokens(self) -> int | None:
-        """The longest sequence that the model was made for, where its configuration gives it."""
+        """The longest sequence that the model was made for, if its configuration gives it."""
         found: int | None = getattr(self.model.config, "max_position_embeddings", None)
         return found
 
@@ -110,7 +110,7 @@ class LocalPolicy:
 
     @property
     def pad_id(self) -> int:
-        """Id that fills a batch up; never read."""
+        """Id that pads a batch; never read."""
         return int(self.tokenizer.pad_token_id or 0)
 
     def session(self, sampling: Sampling, growing: bool) -> LocalSession:
@@ -209,7 +209,7 @@ class LocalPolicy:
     def reference(self, offload: bool = False) -> Reference:
         """This policy as it is now, frozen.
 
-        With an adapter: the same model with a frozen copy of that. Else a copy of the whole.
+        With an adapter: the same model with a frozen copy of it. Else a copy of the whole model.
         """
         if lora.has_adapter(self.model):
             return AdapterReference(self)

@@ -1,4 +1,4 @@
-"""The reference policy, to which KL is measured: the policy as it was when RL began."""
+"""The reference policy, against which KL is measured: the policy as it was when RL began."""
 
 from __future__ import annotations
 
@@ -57,6 +57,6 @@ class CopyReference:
         return self.copy.logprobs(batch, temperature)
 
     def offload(self) -> None:
-        """Moves the copy to the CPU, if it is to be there between updates."""
+        """Moves the copy to the CPU, if it is to stay there between updates."""
         if self.offloaded:
             self.copy.model.to("cpu")

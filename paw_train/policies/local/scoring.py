@@ -21,7 +21,7 @@ from paw_train.settings.rollout import PREFILL_TOKENS
 
 _LOG = logging.getLogger(__name__)
 _LOGIT_ROWS = 256
-"""nodes whose logits exist at a time: memory, not results"""
+"""nodes whose logits exist at a time; affects memory, not results"""
 
 
 class LocalScoringSession:

@@ -1,8 +1,8 @@
 """A small language model for the language of its environments, trained from scratch: tokenizer and network.
 
 Tokens are words with their leading space, numbers and punctuation marks. A name and its number are two
-tokens ("cabinet", "3"), so that an unseen pairing is nothing new. Where held-out tasks bring words of their
-own (names), pieces of words take their place.
+tokens ("cabinet", "3"), so that an unseen pairing is nothing new. If held-out tasks bring words of their
+own (names), pieces of words are used instead.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from paw_train.settings.model import ScratchModelSettings
 
 _WORDS = r" ?[A-Za-z_]+| ?[0-9]+|\n| ?[^\sA-Za-z_0-9]"
 _COUNTED = 40
-"""numbers up to here are counted, so those between and beyond the ones seen are in the vocabulary too"""
+"""every number up to this, so those between and beyond the ones seen are in the vocabulary too"""
 CHAT_TEMPLATE = (
     "{% for m in messages %}{{ '<user>' if m.role == 'user' else '<agent>' }}{{ m.content }}"
     "{% if m.role != 'user' %}<end>{% endif %}{% endfor %}"
@@ -44,11 +44,11 @@ def word_tokenizer(texts: Iterable[str], spells: bool = False) -> Any:
 
     Args:
         texts: samples of all the language the environment speaks: prompts, observations, actions.
-        spells: whether an unknown word is spelled, byte by byte, with 256 tokens behind those of the words.
+        spells: whether an unknown word is spelled, byte by byte, with 256 tokens after those of the words.
 
     Returns:
         A ``PreTrainedTokenizerFast`` with a chat template. Known text comes back unchanged from
-        ``decode(encode(text))``, and with ``spells`` any text; else an unknown word becomes ``<unk>``.
+        ``decode(encode(text))``, and with ``spells`` any text; without it an unknown word becomes ``<unk>``.
     """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 

@@ -14,7 +14,7 @@ from paw_train.rollouts.policy import Request, Response, Sampling
 from paw_train.rollouts.stop_strings import StopStrings
 
 _FEWEST_TAKEN = 0.5
-"""share of dialogues that go on, below which the others are dropped: memory, against a copy of the cache"""
+"""share of dialogues that go on, below which the others are dropped: saves memory, but copies the cache"""
 
 
 class LocalSession:
@@ -64,7 +64,7 @@ class DialogueCache:
     def take(
         self, names: Sequence[str], contexts: Sequence[Sequence[int]]
     ) -> tuple[Decoder, dict[int, Sequence[int]]]:
-        """The decoder with these dialogues in it, and by its row what is new of each, at least one token.
+        """The decoder with these dialogues in it, and by row what is new in each, at least one token.
 
         What the dialogues no longer contain, or never did because an answer was interrupted, is forgotten.
         """
@@ -85,7 +85,7 @@ class DialogueCache:
 
 
 def _shared(read: Sequence[int], context: Sequence[int]) -> int:
-    """Tokens at the start of a context that were read, short of its last: what follows that one is wanted."""
+    """Tokens at the start of a context that were read, except its last: what follows that one is wanted."""
     longest = min(len(read), len(context) - 1)
     if list(read[:longest]) == list(context[:longest]):
         return longest

@@ -1,4 +1,4 @@
-"""Sampling over buffers that stay where they are: the form in which a GPU does a token by one launch.
+"""Sampling over buffers that stay where they are: the form in which a GPU computes a token by one launch.
 
 A token of a small model is a thousand kernels of a few microseconds each, and launching them one by one
 takes longer than they do. A CUDA graph replays them all at once, provided that every tensor lies where it
@@ -22,9 +22,9 @@ from paw_train.rollouts.policy import Sampling
 
 _LOG = logging.getLogger(__name__)
 EVERY = 4
-"""steps between two looks at what was sampled"""
+"""steps between two looks at the sampled tokens"""
 BUCKET = 256
-"""columns that the number of columns read is a multiple of: one graph each"""
+"""the number of columns read is a multiple of this: one graph for each"""
 
 Forward = Callable[[Tensor, Tensor, int], Tensor]
 """(ids [R], columns [R], columns that are read) -> logits [R, V]"""
@@ -67,7 +67,7 @@ class TokenLoop:
             places: [n] of the rows.
             lengths: [R] tokens of every row in the cache.
             noise: [n, at most max_tokens] of the rows.
-            room: columns of the cache; graphs of another room are of buffers that are no more.
+            room: columns of the cache; graphs of another room belong to buffers that are gone.
         """
         if room != self._room:
             self._graphs.clear()
@@ -98,7 +98,7 @@ class TokenLoop:
             end: columns that the last of the ``steps`` reads, at most.
 
         Returns:
-            For every row, ids and log-probabilities of ``steps`` tokens, with the first one more.
+            For every row, ids and log-probabilities of ``steps`` tokens, the first time one more.
         """
         active = torch.zeros(self.rows, dtype=torch.long)
         active[list(places)] = 1

@@ -1,8 +1,8 @@
 """A small transformer whose tokens know the two tokens before them, at each of its layers.
 
-To copy a number from what is in view ("take cloth 3"), attention has to find what stood behind the name. In
+To copy a number from what is in view ("take cloth 3"), attention has to find what came after the name. In
 a plain transformer that takes two layers that must learn it together, which in a few minutes they do not;
-with the previous token mixed into each one, a single layer does it (Olsson et al. 2022,
+with the previous token mixed into each, a single layer does it (Olsson et al. 2022,
 https://arxiv.org/abs/2209.11895, section "smeared keys"). The one before that tells a place that the room
 lists ("a shelf 3") from one that was visited ("to shelf 3"); and a layer above knows what the two tokens
 before it found.
@@ -43,7 +43,7 @@ class TokenShift(torch.nn.Module):
 
 
 class TokenShiftConfig(Lfm2Config):
-    """That of ``TokenShiftForCausalLM``."""
+    """The configuration of ``TokenShiftForCausalLM``."""
 
     model_type = "lfm2_token_shift"
 

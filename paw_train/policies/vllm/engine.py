@@ -25,7 +25,7 @@ from paw_train.rollouts.stop_strings import StopStrings
 from paw_train.settings.rollout import VLLMSettings
 
 _SLACK = 0.95
-"""of what is free: allocators leave gaps"""
+"""share of the free memory: allocators leave gaps"""
 
 
 class VLLMPolicy:
@@ -129,7 +129,7 @@ class FollowingVLLM:
             self.engine.engine.wake_up(tags=[part])
 
     def rest(self) -> None:
-        """Gives the GPU's memory back until the next session, where the engine sleeps."""
+        """Gives the GPU's memory back until the next session, if the engine sleeps."""
         if self._sleeps and not self._asleep:
             # level 2 drops the weights: the next session brings newer ones
             self.engine.engine.sleep(level=2)
@@ -174,7 +174,7 @@ class VLLMSession:
         return response
 
     def goes_on(self, response: Response, output: Any) -> bool:
-        """Adds what was sampled; true where the engine ended it at a stop text inside a thought."""
+        """Adds what was sampled; true if the engine ended it at a stop text inside a thought."""
         ids = list(output.token_ids)
         response.ids += ids
         response.logprobs += [
@@ -184,7 +184,7 @@ class VLLMSession:
         return output.finish_reason == "stop" and short and not self._stops.ends(response.ids)
 
     def parameters(self, seed: int, sampled: int) -> Any:
-        """Of a request; a response of which tokens are ``sampled`` goes on with a seed of its own."""
+        """Parameters of a request; a response that has ``sampled`` tokens goes on with a seed of its own."""
         from vllm import SamplingParams
 
         s = self.sampling
@@ -252,8 +252,8 @@ def _free_share(device: torch.device, reserved: int) -> float:
 def _difference(model: Any, given: dict[str, Tensor]) -> str | None:
     """Names a weight of a worker that is not the given one, or gives ``None``.
 
-    vLLM fuses some matrices and lays others out anew; the others, at least the norms, must now be
-    equal to what was given. Without a look, a failed update would go unnoticed.
+    vLLM fuses some matrices and rearranges others; the rest, at least the norms, must now be
+    equal to what was given. Without this check, a failed update would go unnoticed.
     """
     compared = 0
     for name, parameter in model.named_parameters():

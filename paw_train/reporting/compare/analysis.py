@@ -1,4 +1,4 @@
-"""Each arm's mean with its interval, and its difference to its baseline."""
+"""Each arm's mean with its interval, and its difference from its baseline."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ArmSummary:
     mean: float
     """mean success after RL"""
     ci95: tuple[float, float] | None
-    """t interval over seeds, on this panel of tasks; ``None`` for one seed, or where all are equal"""
+    """t interval over seeds, on this panel of tasks; ``None`` for one seed, or if all are equal"""
     ci95_tasks: tuple[float, float]
     """bootstrap over seeds and tasks (one seed: Wilson, over tasks alone)"""
     std: float | None
@@ -50,16 +50,16 @@ class Difference:
     to: str
     """the other arm"""
     seeds: tuple[int, ...]
-    """those that both have"""
+    """the seeds that both have"""
     mean: float
     ci95: tuple[float, float] | None
-    """t interval of the differences by seed; ``None`` for one seed, or where all are equal"""
+    """t interval of the differences by seed; ``None`` for one seed, or if all are equal"""
     p_value: float | None
-    """two-sided paired t test; ``None`` where there is no interval"""
+    """two-sided paired t test; ``None`` if there is no interval"""
     p_holm: float | None
-    """the same, adjusted for the number of arms compared (Holm); the primary contrast stands alone"""
+    """the same, adjusted for the number of arms compared (Holm); the primary contrast is not adjusted"""
     ci95_tasks: tuple[float, float] | None
-    """bootstrap over seeds and tasks, tasks paired; ``None`` where single tasks are not recorded"""
+    """bootstrap over seeds and tasks, tasks paired; ``None`` if single tasks are not recorded"""
     differences: tuple[float, ...]
     """by seed"""
 
@@ -73,7 +73,7 @@ class Secondary:
     mean: float
     ci95: tuple[float, float] | None
     to: str | None
-    """the arm that the difference is taken to; ``None``: to none"""
+    """the arm that the difference is measured against; ``None`` if there is none"""
     difference: float | None
     difference_ci95: tuple[float, float] | None
     p_value: float | None
@@ -82,7 +82,7 @@ class Secondary:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A comparison's statements, in the order to show them in."""
+    """A comparison's statements, in the order in which they are shown."""
 
     baseline: str
     arms: tuple[ArmSummary, ...]
@@ -93,7 +93,7 @@ class Comparison:
     """by measurement, then by arm"""
 
     def difference(self, arm: str) -> Difference | None:
-        """The arm's difference to its own baseline; ``None`` where it is the baseline."""
+        """The arm's difference from its own baseline; ``None`` if it is the baseline."""
         return next((d for d in self.differences if d.arm == arm), None)
 
 
@@ -106,12 +106,12 @@ def compare(
     """Summarises the finished runs of a grid.
 
     Args:
-        baselines: each arm, in the order to show, and the one that its difference is taken to (itself:
+        baselines: each arm, in display order, and the one that its difference is measured against (itself:
             none); arms without a finished run are named in the notes.
-        baseline: the arm that most differences are taken to.
+        baseline: the arm that most differences are measured against.
         runs: the finished runs, in any order.
         primary: the arm whose difference was named beforehand as the one that decides; its p-value is not
-            adjusted, and does not count in the adjustment of the others.
+            adjusted, and does not count in adjusting the others.
     """
     ordered = sorted(runs, key=lambda run: run.seed)
     by_arm = {arm: {r.seed: r for r in ordered if r.arm == arm} for arm in baselines}
@@ -166,7 +166,7 @@ def _task_interval(runs: Sequence[RunResult]) -> tuple[float, float]:
 
 
 def _panel(runs: Sequence[RunResult]) -> str | None:
-    """The panel that all runs were evaluated on, task by task; ``None`` where there is no such thing."""
+    """The panel that all runs were evaluated on, task by task; ``None`` if there is no such panel."""
     panels = {str(run.after.get("panel_hash")) for run in runs}
     recorded = all(run.successes is not None for run in runs)
     return panels.pop() if len(panels) == 1 and recorded else None
@@ -183,7 +183,7 @@ def _types(runs: Sequence[RunResult]) -> dict[str, float]:
 def _difference(
     arm: str, to: str, by_arm: Mapping[str, Mapping[int, RunResult]]
 ) -> list[Difference]:
-    """The arm's difference, or nothing where the two have no seed in common."""
+    """The arm's difference, or nothing if the two have no seed in common."""
     base, other = by_arm[to], by_arm[arm]
     seeds = [seed for seed in other if seed in base]
     if not seeds:
@@ -287,7 +287,7 @@ def _vary(values: Sequence[float]) -> bool:
     """True if there are several values, and not all the same.
 
     Rates on a panel are whole numbers of tasks, so two seeds can agree by chance; the t interval of
-    equal values has no width, which would claim a certainty that is not there.
+    equal values has no width, which would claim a certainty that does not exist.
     """
     return len(values) > 1 and max(values) - min(values) > 1e-9
 
@@ -295,7 +295,7 @@ def _vary(values: Sequence[float]) -> bool:
 def _interval(
     values: Sequence[float], low: float = -np.inf, high: float = np.inf
 ) -> tuple[float, float] | None:
-    """The t interval of a mean, inside a range; ``None`` where the values do not vary."""
+    """The t interval of a mean, inside a range; ``None`` if the values do not vary."""
     return _within(mean_interval(values), low, high) if _vary(values) else None
 
 

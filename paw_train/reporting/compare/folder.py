@@ -38,9 +38,9 @@ class ComparisonFolder:
     """One comparison in one folder.
 
     Args:
-        out: the folder that holds the comparison's own.
+        out: the folder in which the comparison has its own.
         imports: files of results whose runs count as done.
-        arms: run only these; empty: all. Results of the others are kept and shown all the same.
+        arms: run only these; empty: all. Results of the others are still kept and shown.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class ComparisonFolder:
         ]
 
     def _import(self, files: Sequence[Path]) -> dict[str, RunResult]:
-        """The results of other machines: of this grid's own file, then of the files given now."""
+        """The results of other machines: those in this grid's own file, then those in the files given now."""
         found: list[RunResult] = []
         if self.results_file.exists():
             found += [r for r in read_results(self.results_file)[1] if r.imported]
@@ -86,7 +86,7 @@ class ComparisonFolder:
         """Executes the missing runs and writes the results after each.
 
         Args:
-            check: raises for settings that no run can start with; asked once for each arm.
+            check: raises for settings that no run can start with; called once for each arm.
         """
         todo = [c for c in self.chosen if c.name not in self.imported]
         _check_arms([c for c in todo if not is_finished(self.folder / c.name)], check)
@@ -102,7 +102,7 @@ class ComparisonFolder:
         return runner.run()
 
     def results(self) -> list[RunResult]:
-        """Every finished run, in the grid's order; a run's own run comes before an imported one."""
+        """Every finished run, in the grid's order; a run of this folder comes before an imported one."""
         found = []
         for run in self.runs:
             folder = self.folder / run.name
@@ -120,7 +120,7 @@ class ComparisonFolder:
         return compare(grid.baselines(), grid.baseline, self.results(), grid.primary)
 
     def save(self) -> None:
-        """Writes results, table, picture and page of what has finished."""
+        """Writes results, table, picture and page of the finished runs."""
         results = self.results()
         self.folder.mkdir(parents=True, exist_ok=True)
         write_results(self.results_file, self.grid, results)
@@ -141,7 +141,7 @@ class ComparisonFolder:
 
 
 def _check_arms(runs: Sequence[PlannedRun], check: Callable[[Settings], None]) -> None:
-    """Asks about one run of each arm: what it lacks is found now and not after hours."""
+    """Checks one run of each arm: what it lacks is found now and not after hours."""
     for arm, run in {run.arm: run for run in reversed(runs)}.items():
         try:
             check(run.settings)
@@ -161,7 +161,7 @@ def write_report(folder: Path, grid: Grid, runs: Sequence[RunResult]) -> Path:
 
 
 def report_of(results: Path) -> Path:
-    """Writes the report of a file of results beside it, and returns the page's path."""
+    """Writes the report of a results file beside it, and returns the page's path."""
     grid, runs = read_results(results)
     if not runs:
         raise ValueError(f"{results} holds no finished run yet; there is nothing to report.")
@@ -169,7 +169,7 @@ def report_of(results: Path) -> Path:
 
 
 def default_jobs() -> int:
-    """As many processes as there are cores for this one."""
+    """As many processes as there are cores available to this one."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # macOS and Windows have no affinity

@@ -1,4 +1,4 @@
-"""A grid of arms (methods) x seeds over one recipe, and the runs that it consists of."""
+"""A grid of arms (methods) x seeds over one recipe, and the runs that make it up."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Arm:
 
 
 _SEED = '"{seed}"'
-"""a value that stands for the run's seed, as JSON writes it"""
+"""a value that stands for the run's seed, in JSON"""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class PlannedRun:
     arm: str
     seed: int
     overrides: tuple[str, ...]
-    """``key=value``, in the order in which they apply"""
+    """``key=value``, in the order in which they are applied"""
     settings: Settings
     """all settings of the run"""
 
@@ -70,15 +70,15 @@ class Grid:
     seeds: tuple[int, ...]
     arms: tuple[Arm, ...]
     baseline: str
-    """the arm that paired differences are taken to"""
+    """the arm that paired differences are measured against"""
     overrides: Mapping[str, Any] = field(default_factory=dict)
     """settings of all arms that differ from the recipe's, by dotted key"""
     against: Mapping[str, str] = field(default_factory=dict)
-    """arms whose difference is taken to another one than the baseline"""
+    """arms whose difference is measured against an arm other than the baseline"""
     description: str = ""
     """the question that it answers, for the page"""
     primary: str | None = None
-    """the arm whose difference was named beforehand as the one that decides; the others explore"""
+    """the arm whose difference was named beforehand as the one that decides; the others are exploratory"""
 
     def __post_init__(self) -> None:
         names = [arm.name for arm in self.arms]
@@ -97,13 +97,13 @@ class Grid:
             raise ValueError(f"seeds: expected different whole numbers, got {list(self.seeds)}.")
 
     def runs(self, out: str) -> list[PlannedRun]:
-        """Every run, seeds outermost, so that complete seeds are there early."""
+        """Every run, seeds outermost, so that whole seeds are complete early."""
         return [
             self._run(arm, seed, Path(out) / self.name) for seed in self.seeds for arm in self.arms
         ]
 
     def _run(self, arm: Arm, seed: int, folder: Path) -> PlannedRun:
-        # loads torch, which naming grids for the shell to complete must not
+        # loads torch, which listing grids for shell completion must not do
         from paw_train.algorithms.estimator import require_registered
 
         values: dict[str, Any] = {"threads": 1, **self.overrides, **arm.settings}
@@ -127,12 +127,12 @@ class Grid:
         return dataclasses.replace(self, seeds=tuple(dict.fromkeys([*self.seeds, *seeds])))
 
     def check_arms(self, names: Sequence[str]) -> None:
-        """Raises ``ValueError`` for a name that is no arm; names the nearest."""
+        """Raises ``ValueError`` for a name that is not an arm; suggests the nearest."""
         for name in names:
             require_choice("arm", name, [arm.name for arm in self.arms])
 
     def baselines(self) -> dict[str, str]:
-        """For each arm, in order, the one that its difference is taken to: itself for the baseline."""
+        """For each arm, in order, the one it is measured against: itself for the baseline."""
         return {arm.name: self.against.get(arm.name, self.baseline) for arm in self.arms}
 
 
@@ -145,7 +145,7 @@ def load_grid(name: str | Path) -> Grid:
 
     Args:
         name: a name from ``recipes/compare/``, or a ``.yaml`` path. A recipe that the file names by
-            a path is looked for from the working directory, then from beside the file.
+            a path is looked up from the working directory, then from the file's folder.
     """
     path = _file(name)
     data = read_yaml(path.read_bytes(), f"Grid {path.name}")
@@ -212,9 +212,9 @@ def flat_settings(data: object, where: str) -> dict[str, Any]:
 
 
 def expand_preset(values: dict[str, Any]) -> dict[str, Any]:
-    """Replaces ``world_model.preset`` by the fields it stands for; what the arm names itself wins.
+    """Replaces ``world_model.preset`` by the fields it stands for; fields that the arm names take precedence.
 
-    The coefficient is left to the recipe, so that presets are compared at an equal one.
+    The coefficient is left to the recipe, so that presets are compared at an equal coefficient.
     """
     if _PRESET not in values:
         return values

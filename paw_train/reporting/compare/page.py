@@ -23,7 +23,7 @@ MEASUREMENTS = (
     ("obs_nll", "Observation NLL, nats per token", False),
     ("invalid_rate", "Invalid responses", True),
 )
-"""what is shown as curves: key, title, and whether it is a share"""
+"""measurements shown as curves: key, title, and whether it is a share"""
 RANGE_NOTE = (
     "Lines: mean over the seeds that both arms have; areas: from the lowest to the highest seed."
 )
@@ -35,7 +35,7 @@ def charts_of(
     """(arm, chart) of every arm that a measurement was recorded for, all on one y axis.
 
     A chart has the arm's curve and its baseline's, over the seeds that both have; without a seed in common
-    the arm's stands alone.
+    the arm's curve stands alone.
     """
     seeds = {arm: {c.seed for c in runs if c.arm == arm} for arm in baselines}
     found = []
@@ -51,7 +51,7 @@ def charts_of(
 
 
 def _series(arm: str, runs: Sequence[RunResult], key: str, colour: int) -> list[Series]:
-    """The mean of a measurement over an arm's seeds, with their range; nothing where there is none."""
+    """The mean of a measurement over an arm's seeds, with their range; empty if there is none."""
     lines = [points for c in runs if c.arm == arm and (points := _points(c, key))]
     xs = sorted({x for line in lines for x in line})
     known = {x: [line[x] for line in lines if x in line] for x in xs}
@@ -61,7 +61,7 @@ def _series(arm: str, runs: Sequence[RunResult], key: str, colour: int) -> list[
 
 
 def _points(run: RunResult, key: str) -> dict[float, float]:
-    """Value by number of finished updates."""
+    """Values by number of finished updates."""
     if key == "validation":
         return {float(update): rate for update, rate, *_ in run.validation}
     values = run.metrics.get(key, [])
@@ -72,7 +72,7 @@ _ROW = 24.0
 
 
 def forest_picture(comparison: Comparison) -> str:
-    """Each arm's success with its interval, and its difference with its interval, a row an arm."""
+    """Each arm's success with its interval, and its difference with its interval, one row for each arm."""
     height = 92 + _ROW * len(comparison.arms)
     rates = [r for a in comparison.arms for r in (*a.rates, *(a.ci95 or ()))]
     ends = [v for d in comparison.differences for v in (*d.differences, *(d.ci95 or ()))]
@@ -129,7 +129,7 @@ def write_page(
 
 
 def _curves(grid: Grid, runs: Sequence[RunResult]) -> list[tuple[str, list[tuple[str, Chart]]]]:
-    """(title, charts by arm) of the measurements that there is data for."""
+    """(title, charts by arm) of the measurements for which there is data."""
     found = [
         (title, charts_of(grid.baselines(), runs, key, share)) for key, title, share in MEASUREMENTS
     ]
@@ -137,7 +137,7 @@ def _curves(grid: Grid, runs: Sequence[RunResult]) -> list[tuple[str, list[tuple
 
 
 def _types(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
-    """The columns and rows of success by task type; no columns where there are no types."""
+    """The columns and rows of success by task type; no columns if there are no types."""
     names = sorted({name for arm in comparison.arms for name in arm.by_type})
     rows = [
         [

@@ -30,7 +30,7 @@ class RunResult:
     arm: str
     seed: int
     settings: dict[str, Any]
-    """those that its result depends on, as nested plain values"""
+    """the settings that its result depends on, as nested plain values"""
     before: dict[str, Any] | None
     """the evaluation before RL: ``n``, ``success_rate``, ``by_type`` and more"""
     after: dict[str, Any]
@@ -38,9 +38,9 @@ class RunResult:
     validation: list[list[float]] = field(default_factory=list)
     """[update, success rate, tasks] on the selection panel"""
     metrics: dict[str, list[float | None]] = field(default_factory=dict)
-    """one value an update"""
+    """one value for each update"""
     imported: bool = False
-    """whether it was read from a file of results instead of a run's folder"""
+    """whether it was read from a results file instead of a run's folder"""
 
     @property
     def success_rate(self) -> float:
@@ -50,7 +50,7 @@ class RunResult:
     def successes(self) -> list[float] | None:
         """[n] success per task in the panel's order, after RL: 0 or 1, or the share of several rollouts.
 
-        ``None`` where not recorded.
+        ``None`` if not recorded.
         """
         recorded = self.after.get("successes")
         if recorded is None:
@@ -96,7 +96,7 @@ def _evaluation(path: Path) -> dict[str, Any] | None:
 
 
 def _world_model(path: Path) -> dict[str, Any]:
-    """NLL and AUROC on the transitions that all runs share (``held_out_episodes``), where measured."""
+    """NLL and AUROC on the transitions that all runs share (``held_out_episodes``), if measured."""
     if not path.exists():
         return {}
     found = json.loads(path.read_text(encoding="utf-8"))
@@ -125,11 +125,11 @@ def _rounded(value: Any) -> Any:
 # --- the file ----------------------------------------------------------------------------------------
 
 _SHARED = ("description", "baseline", "primary")
-"""fields of a grid that its file of results holds as they are"""
+"""fields of a grid that its results file holds unchanged"""
 
 
 def write_results(path: Path, grid: Grid, runs: Sequence[RunResult]) -> None:
-    """Writes the file of results, whole or not at all: settings that all share once, a run a line."""
+    """Writes the results file, whole or not at all: settings that all share once, then a line per run."""
     flat = [dict(flatten(run.settings, ARGUMENTS)) for run in runs]
     common = dict(flat[0]) if flat else {}
     for settings in flat[1:]:
@@ -157,7 +157,7 @@ def write_results(path: Path, grid: Grid, runs: Sequence[RunResult]) -> None:
 
 
 def read_results(path: Path) -> tuple[Grid, list[RunResult]]:
-    """The runs of a file of results, and the grid that they belong to, with the seeds that it holds."""
+    """The runs of a results file, and the grid that they belong to, with the seeds that the file holds."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         if data["format"] != FORMAT:
@@ -182,7 +182,7 @@ def read_results(path: Path) -> tuple[Grid, list[RunResult]]:
 
 
 def known_results(runs: Iterable[PlannedRun], found: Iterable[RunResult]) -> dict[str, RunResult]:
-    """The results that belong to runs of a grid, by the run's name: equal settings only."""
+    """The results that belong to runs of a grid, by the run's name: only those with equal settings."""
     by_place = {(result.arm, result.seed): result for result in found}
     known = {}
     for run in runs:

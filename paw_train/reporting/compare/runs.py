@@ -29,13 +29,13 @@ from paw_train.settings.base import flatten
 from paw_train.settings.run import read_recorded, shared_evaluation, shared_warm_start
 
 _IRRELEVANT = (*WITHOUT_EFFECT, "name", "threads")
-"""settings that may differ although the run is the same; threads change the last digits only"""
+"""settings that may differ although the run is the same; threads change only the last digits"""
 
 
 def relevant(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that a run's result depends on, as plain JSON values.
 
-    Those of a part that is switched off are left out: for example a world model's coefficient, where
+    Those of a part that is switched off are left out: for example a world model's coefficient, if
     there is no world model.
     """
     kept: dict[str, Any] = json.loads(json.dumps(settings))
@@ -51,7 +51,7 @@ def relevant(settings: Mapping[str, Any]) -> dict[str, Any]:
         elif learning["easy"]["samples"] == 0:
             learning.pop("rwml", None)
         kept["world_model_learning"] = learning
-    estimator = ADVANTAGES.get(kept["algorithm"]["name"])  # of a package that may be gone
+    estimator = ADVANTAGES.get(kept["algorithm"]["name"])  # from a package that may be gone
     if estimator is not None and not estimator.needs_critic:
         kept["algorithm"].pop("critic", None)
     return kept
@@ -60,7 +60,7 @@ def relevant(settings: Mapping[str, Any]) -> dict[str, Any]:
 def differing_setting(found: Mapping[str, Any], run: PlannedRun) -> str | None:
     """The first setting (dotted) in which recorded settings differ from a planned run's, or ``None``.
 
-    Settings that are newer than the record have their defaults there.
+    Settings that are newer than the record have their defaults in it.
     """
     try:
         known = Settings.read(found).to_dict()
@@ -73,7 +73,7 @@ def differing_setting(found: Mapping[str, Any], run: PlannedRun) -> str | None:
 
 
 def check_settings(folder: Path, run: PlannedRun) -> None:
-    """Raises ``ValueError`` where a folder holds a run with other settings; names both."""
+    """Raises ``ValueError`` if a folder holds a run with other settings; names both."""
     config = folder / "config.json"
     if not config.exists():
         return
@@ -100,13 +100,13 @@ def updates_done(folder: Path) -> int:
 
 
 def shared_places(run: PlannedRun) -> tuple[Path, ...]:
-    """The folders of what a run shares with others: its warm start, and the evaluation of that."""
+    """The folders of what a run shares with others: its warm start, and the warm start's evaluation."""
     places = (shared_warm_start(run.settings), shared_evaluation(run.settings))
     return tuple(place for place in places if place is not None)
 
 
 def is_made(place: Path) -> bool:
-    """True if a shared warm start, or its evaluation, is there."""
+    """True if a shared warm start, or its evaluation, exists."""
     return (place / "result.json").exists() or find_checkpoint(place) is not None
 
 
@@ -118,7 +118,7 @@ Command = Callable[[PlannedRun], list[str]]
 
 @dataclass(frozen=True)
 class Failure:
-    """A run whose process ended badly."""
+    """A run whose process failed."""
 
     run: str
     code: int
@@ -135,14 +135,14 @@ class Work:
     runs: Sequence[PlannedRun]
     waiting: list[PlannedRun] = field(default_factory=list)
     running: dict[str, PlannedRun] = field(default_factory=dict)
-    """by name: the runs that this process, or one before it, has started"""
+    """by name: the runs that this process, or an earlier one, has started"""
     finished: int = 0
     failures: list[Failure] = field(default_factory=list)
     stopping: bool = False
 
 
 _LINE_SECONDS = 60.0
-"""between two lines on a terminal; in a log it is five times that"""
+"""seconds between two lines on a terminal; in a log, five times that"""
 
 
 class Progress:
@@ -158,7 +158,7 @@ class Progress:
         self.console.print(f"{time.strftime('%H:%M:%S')} {text}", soft_wrap=True, markup=False)
 
     def show(self, work: Work) -> None:
-        """Prints a line on every run at work, where one is due."""
+        """Prints a line about all running runs, if one is due."""
         if self._at_start is None:
             self._at_start = work.finished
         now = time.monotonic()
@@ -209,9 +209,9 @@ def train_command(run: PlannedRun, recipe: str) -> list[str]:
 
 
 class Runner:
-    """Executes the unfinished ones of a list of runs.
+    """Executes the unfinished runs in a list.
 
-    After a kill at any moment, the same call continues: finished runs stay, begun ones resume from their
+    After a kill at any moment, the same call continues: finished runs are kept, begun ones resume from their
     own checkpoints, and a run whose process outlived the killed parent is waited for.
     """
 
@@ -253,7 +253,7 @@ class Runner:
     # --- starting --------------------------------------------------------------------------------
 
     def _start_next(self) -> bool:
-        """Starts the first waiting run that may start; False when there is none."""
+        """Starts the first waiting run that may start; returns False if there is none."""
         for run in self.work.waiting:
             if run.name in self.work.running or self._waits_for_warm_start(run):
                 continue
@@ -358,7 +358,7 @@ def _meaning(code: int) -> str:
 
 @contextmanager
 def _signals(handler: Callable[..., None]) -> Iterator[None]:
-    """Calls a function on Ctrl-C and SIGTERM, where this is the main thread."""
+    """Calls a function on Ctrl-C and SIGTERM, if this is the main thread."""
     main = threading.current_thread() is threading.main_thread()
     numbers = (signal.SIGINT, signal.SIGTERM) if main else ()
     previous = [(number, signal.signal(number, handler)) for number in numbers]

@@ -80,7 +80,7 @@ def interval(ends: Interval, text: Any = percent) -> str:
 
 
 def p_text(difference: Difference) -> str:
-    """The p-value, adjusted in brackets; a dash where there is none."""
+    """The p-value, with the adjusted one in brackets; a dash if there is none."""
     if difference.p_value is None or difference.p_holm is None:
         return "–"
     return f"{_p(difference.p_value)} ({_p(difference.p_holm)})"
@@ -91,7 +91,7 @@ def _p(value: float) -> str:
 
 
 _WIDE = 118
-"""characters that all columns take"""
+"""width in characters that all columns need"""
 _DIFFERENCE = COLUMNS.index("difference")
 _NARROW = (0, 1, 3, _DIFFERENCE, 6, 7)
 """columns of a narrow terminal; table.md has them all"""
@@ -104,7 +104,7 @@ def rich_table(comparison: Comparison, width: int = _WIDE) -> Table:
     for i in chosen:
         table.add_column(COLUMNS[i], justify="left" if i == 0 else "right", no_wrap=True)
     others = {difference.to for difference in comparison.differences}
-    # said once below, where there is no room to say it in every row
+    # said once below if there is no room to say it in every row
     everywhere = f" to {min(others)}" if narrow and len(others) == 1 else None
     for row in arm_rows(comparison):
         if everywhere:

@@ -1,7 +1,7 @@
 """Alarms of a training run: rules on its measurements that detect what goes wrong.
 
 Pure functions of the records in ``metrics.jsonl``. Rules compare means over windows of updates, and a
-change has to exceed the noise between neighbouring updates, so that a noisy healthy run raises none.
+change has to exceed the noise between neighbouring updates, so that a noisy healthy run raises no alarm.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from paw_train.metrics import number
 WINDOW = 8
 """updates that are averaged; the first alarm is possible after two windows"""
 _STANDARD_ERRORS = 5.5
-"""that a change has to exceed: the best of hundreds of windows is compared with the worst. With 5.5,
-750 simulated runs of 500 updates at constant success raised no alarm; with 5, ten did"""
+"""standard errors that a change has to exceed: the best of hundreds of windows is compared with the worst.
+With 5.5, 750 simulated runs of 500 updates at constant success raised no alarm; with 5, ten did"""
 _LEAST_SUCCESS = 0.1
 """success below which there can be no collapse"""
 _LEAST_INVALID = 0.1
@@ -30,17 +30,17 @@ _ENTROPY_LEFT = 0.05
 _EQUAL = 0.97
 """share of groups with equal returns at which nothing is left to learn from"""
 _PENALTIES = 0.2
-"""share of advantages that come from penalties alone, from which they take over"""
+"""share of advantages due to penalties alone from which penalties dominate"""
 _SOLVED = 0.9
 """success from which low entropy and equal groups are expected"""
 GAP = 0.4
-"""by which success on other tasks is below that of training's, to count as far below"""
+"""difference from which success on other tasks counts as far below that on training tasks"""
 _NEAR_ONE = 0.97
 """world-model loss from which nearly every token has p near 0"""
 _STILL = 0.01
-"""by which the loss falls from one window to the next at most, to count as staying"""
+"""most that the loss may fall from one window to the next to count as unchanged"""
 _NLL_LEFT = 0.95
-"""share of its mean one window before that the observation NLL keeps where nothing is learned"""
+"""share of its mean one window before that the observation NLL keeps if nothing is learned"""
 _BOUNDED = ("cmae", "mae")
 """world-model losses in [0, 1] whose gradient has the factor p"""
 
@@ -70,7 +70,7 @@ class Alarm:
 
 
 def recent_success(records: Records) -> float | None:
-    """Mean success in training over the last window of updates, fewer where there are fewer."""
+    """Mean success in training over the last window of updates, or over all if there are fewer."""
     rates = [number(record.get("success_rate")) for record in records[-WINDOW:]]
     known = [rate for rate in rates if rate is not None]
     return sum(known) / len(known) if known else None
@@ -80,7 +80,7 @@ def find_alarms(records: Records, wm_loss: str | None = None) -> list[Alarm]:
     """The alarms of a run so far, in the order in which they were raised.
 
     Args:
-        records: of ``metrics.jsonl``, by update; a measurement that a record lacks is passed over.
+        records: of ``metrics.jsonl``, by update; a measurement that a record lacks is skipped.
         wm_loss: the run's world-model loss (``cmae``, ...); ``None``: it has none.
     """
     found = [*_success(records), *_invalid(records), *_entropy(records), *_groups(records)]
@@ -220,10 +220,10 @@ def _timed_out(records: Records) -> list[Alarm]:
 def _world_model(records: Records) -> list[Alarm]:
     series = _Windows.of(records, "wm_loss", "obs_nll")
     before, nll_before = series.one_before(series.means), series.one_before(series.second)
-    # a falling loss, or a falling NLL below it, shows learning however high it still is
+    # a falling loss or a falling NLL shows learning, however high the loss still is
     holds = (np.minimum(series.means, before) >= _NEAR_ONE) & (series.means > before - _STILL)
     holds &= series.second >= _NLL_LEFT * nll_before
-    holds &= series.errors() <= _STILL  # else noise hides whether it falls
+    holds &= series.errors() <= _STILL  # otherwise noise hides whether it falls
 
     def text(at: int) -> str:
         return (
@@ -240,16 +240,16 @@ def _world_model(records: Records) -> list[Alarm]:
 
 @dataclass(frozen=True, slots=True)
 class _Past:
-    """For each window the extreme mean among the windows that ended before it began."""
+    """For each window, the extreme mean among the windows that ended before it began."""
 
     value: Array
-    """NaN while there is none: it compares as false"""
+    """NaN while there is none: comparisons with it are false"""
     place: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class _Windows:
-    """Running means of a measurement; window ``i`` is of values ``i`` to ``i + WINDOW - 1``."""
+    """Running means of a measurement; window ``i`` covers values ``i`` to ``i + WINDOW - 1``."""
 
     updates: list[int]
     values: Array
@@ -282,7 +282,7 @@ class _Windows:
         return _Past(value, place)
 
     def one_before(self, means: Array) -> Array:
-        """The mean of the window that ended where each began; NaN while there is none."""
+        """The mean of the window that ended where each window began; NaN while there is none."""
         found = np.full(len(means), np.nan)
         found[WINDOW:] = means[:-WINDOW]
         return found
@@ -291,14 +291,14 @@ class _Windows:
         """Standard error of the difference of two windows' means, from the updates so far.
 
         The noise is that between neighbouring updates (von Neumann's mean square successive
-        difference), which a trend hardly enters.
+        difference), which a trend hardly affects.
         """
         squares = np.cumsum(np.diff(self.values) ** 2)[WINDOW - 2 :]
         variance = squares / (2 * np.arange(WINDOW - 1, len(self.values)))
         return np.asarray(np.sqrt(2 * variance / WINDOW))
 
     def differs(self, other: Array) -> NDArray[np.bool_]:
-        """True where each mean is further from another window's than noise explains."""
+        """True where a mean differs more from another window's than noise explains."""
         return np.asarray(np.abs(self.means - other) > _STANDARD_ERRORS * self.errors())
 
     def span(self, at: int) -> str:

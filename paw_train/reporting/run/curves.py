@@ -103,14 +103,14 @@ _MAX_OTHERS = 24
 
 @dataclass(frozen=True, slots=True)
 class ChartSection:
-    """Charts under one heading, of the data that a run has."""
+    """Charts under one heading, for the data that a run has."""
 
     title: str
     charts: Sequence[tuple[Curve, Chart]]
     wide: bool
     """whether the charts are few enough to be larger"""
     smoothing: str
-    """an explanation of the smoothed lines; empty without any"""
+    """an explanation of the smoothed lines; empty if there are none"""
 
 
 def chart_sections(run: RunData) -> list[ChartSection]:
@@ -142,7 +142,7 @@ def success_series(run: RunData) -> list[Series]:
 
 
 def _by_environment(records: Sequence[Record]) -> Section:
-    """Measurements of each environment of a run of several (``metric/environment``): a chart a metric."""
+    """Measurements by environment, for runs with several (``metric/environment``): one chart per metric."""
     keys = sorted({key for record in records for key in record if "/" in key})
     charts = []
     for name, metric in METRICS.items():
@@ -154,7 +154,7 @@ def _by_environment(records: Sequence[Record]) -> Section:
 
 
 def _others(records: Sequence[Record]) -> Section:
-    """Measurements that are not in the catalogue, plotted all the same."""
+    """Measurements that are not in the catalogue but are plotted as well."""
     shown = {key for curve in _by_environment(records).curves for key, _ in curve.keys}
     keys = sorted({key for r in records for key in r} - shown - set(METRICS) - NOT_MEASURED)
     plotted = [key for key in keys if _has(records, key)][:_MAX_OTHERS]

@@ -48,7 +48,7 @@ class Rate:
 
     @classmethod
     def found(cls, data: Any) -> Rate | None:
-        """As ``from_dict``; ``None`` where there is no rate in it."""
+        """As ``from_dict``; ``None`` if it contains no rate."""
         try:
             return cls.from_dict(data)
         except (ValueError, AttributeError, TypeError):
@@ -75,7 +75,7 @@ class EvalResult:
     by_type: dict[str, Rate]
     panel: str = ""
     panel_hash: str = ""
-    """identifies the exact tasks; results are compared only where it is equal"""
+    """identifies the exact tasks; results are compared only if it is equal"""
     env_id: str = ""
     mean_steps: float | None = None
     invalid_rate: float | None = None
@@ -83,11 +83,11 @@ class EvalResult:
     mean_reward: float | None = None
     seconds: float | None = None
     errors: int = 0
-    """episodes that an error of the environment ended; they count as no success"""
+    """episodes that an error of the environment ended; they do not count as successes"""
     successes: list[bool] | None = None
-    """[n] one per task in the panel's order, where recorded"""
+    """[n] one per task in the panel's order, if recorded"""
     scores: list[float] | None = None
-    """[n] in [0, 1], in the same order, where recorded: WebShop's pay for a partial fit"""
+    """[n] in [0, 1], in the same order, if recorded: WebShop's reward for a partial match"""
     settings: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -118,7 +118,7 @@ class EvalResult:
 def _scores(data: Mapping[str, Any], n: int) -> list[float] | None:
     runs = data.get("runs")
     if not isinstance(runs, list) or len(runs) != 1 or not isinstance(runs[0], Mapping):
-        return None  # of several seeds the report shows the success rate only
+        return None  # for several seeds the report shows only the success rate
     scores = [number(score) for score in runs[0].get("scores") or []]
     found = [score for score in scores if score is not None]
     return found if len(found) == len(scores) == n else None
@@ -131,9 +131,9 @@ class Records(NamedTuple):
     """The content of a JSONL file."""
 
     by_key: dict[float, Record]
-    """in rising order; of records with the same key (a resumed run) the last"""
+    """in rising order; the last of the records with the same key (from a resumed run)"""
     damaged: int
-    """lines that are no record with the key"""
+    """lines that are not records with the key"""
 
 
 def read_object(path: Path) -> Record:
@@ -148,7 +148,7 @@ def read_object(path: Path) -> Record:
 
 
 def read_records(path: Path, key: str) -> Records:
-    """The records of a JSONL file by the number ``key``; none where there is no file."""
+    """The records of a JSONL file by the number ``key``; none if there is no file."""
     found: dict[float, Record] = {}
     damaged = 0
     text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
@@ -236,7 +236,7 @@ class RunData:
 
 
 def load_run(run_dir: str | Path) -> RunData:
-    """Reads what there is in a run's folder."""
+    """Reads whatever a run's folder contains."""
     folder = Path(run_dir)
     if not folder.is_dir():
         raise ValueError(
@@ -323,7 +323,7 @@ def _read_episodes(run: RunData, name: str) -> list[Episode]:
                 run.notes.append(f"{name}: the first {MAX_EPISODES} episodes are shown.")
                 break
             episodes.append(episode)
-    except ValueError as error:  # UnicodeDecodeError is one
+    except ValueError as error:  # includes UnicodeDecodeError
         reason = str(error).replace(str(path), name)
         run.notes.append(f"{name}: read up to a damaged line ({reason}).")
     return episodes

@@ -39,13 +39,13 @@ _NOISE = (
 )
 """shares that fall on noisy tokens: label, and key in ``noise_gradient.json``"""
 MAX_CHARACTERS = 6000
-"""longest text shown in one place; what is hidden is counted"""
+"""most characters of a text shown in one place; hidden ones are counted"""
 
 
 def write_report(run_dir: str | Path) -> Path:
     """Writes ``report.html`` into a run's folder, from whatever files are there.
 
-    The page needs nothing else: no network (its own content policy forbids it), no script to be read.
+    The page needs nothing else: no network (its own content policy forbids it), and no script for reading it.
     """
     run = load_run(run_dir)
     path = run.folder / "report.html"
@@ -124,7 +124,7 @@ def _outcome(episode: Episode) -> str:
 
 
 def _step(transition: Transition, earlier: str) -> dict[str, Any]:
-    """A transition, with what is new in its prompt against the one before it."""
+    """A transition, with what is new in its prompt compared with the one before."""
     parts = changes(earlier, transition.prompt)
     size = counted(len(transition.prompt), "character")
     if earlier:
@@ -149,7 +149,7 @@ class Row:
     before: Rate | None
     after: Rate | None
     change: str
-    """in points; empty where the two are not comparable"""
+    """in points; empty if the two are not comparable"""
     clear: bool
     """whether the 95 % interval of the change excludes 0"""
 
@@ -182,7 +182,7 @@ def _row(run: RunData, label: str, before: Rate | None, after: Rate | None) -> R
 
 
 def panel_measures(run: RunData) -> list[tuple[str, str, str]]:
-    """(name, before RL, after RL) of what else an evaluation measured; a dash where it did not."""
+    """(name, before RL, after RL) of what else an evaluation measured; a dash for what it did not."""
     rows = (
         ("mean steps", "mean_steps", False),
         ("mean return", "mean_reward", False),
@@ -199,7 +199,7 @@ def panel_measures(run: RunData) -> list[tuple[str, str, str]]:
 
 
 def setting_groups(run: RunData) -> dict[str, list[tuple[str, str]]]:
-    """Every setting by its dotted key, and the versions where they are recorded."""
+    """Every setting by its dotted key, and the versions if they are recorded."""
     groups = {"Settings": run.config, "Versions": run.environment}
     return {
         title: [(key, v if isinstance(v, str) else json.dumps(v)) for key, v in flatten(values)]

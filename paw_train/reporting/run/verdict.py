@@ -26,7 +26,7 @@ class Verdict:
 
 
 def verdict_of(run: RunData) -> Verdict:
-    """The verdict on before against after, also where it got worse, is undecided or is missing.
+    """The verdict on before against after: better, worse, undecided or missing.
 
     A run's ``note`` is its first detail.
     """
@@ -77,7 +77,7 @@ def _compare(run: RunData, before: EvalResult, after: EvalResult) -> Verdict:
     overlap = intervals_overlap(a, b)
     tone, sentence = _decide(before, after, overlap)
     joint = "the intervals overlap" if overlap else "the intervals do not overlap"
-    # several environments have other shares in training than in the panel
+    # with several environments, their shares in training differ from those in the panel
     if training is not None and training - b.rate >= GAP and b.high < training and not run.mixed:
         joint += f"; far below training, which solves {trained}"
     return Verdict(f"{headline}; {joint}", (sentence, *more), tone)
@@ -89,14 +89,14 @@ def _decide(before: EvalResult, after: EvalResult, overlap: bool) -> tuple[str, 
     word = "better" if after.overall.rate > before.overall.rate else "worse"
     if not overlap:
         return word, f"The policy got {word}. The {interval}"
-    # with few tasks that differ the bootstrap is too narrow: the exact test has to agree
+    # if few tasks differ, the bootstrap is too narrow: the exact test has to agree
     if (low > 0 or high < 0) and (p_value is None or p_value < 0.05):
         return word, f"Although they overlap, the policy got {word}. The {interval}"
     return "open", f"This panel cannot distinguish the two policies. The {interval}"
 
 
 def _difference(before: EvalResult, after: EvalResult) -> tuple[float, float, float | None, str]:
-    """(low, high, p, method): from pairs of tasks where both results list them, else from the rates."""
+    """(low, high, p, method): from pairs of tasks if both results list them, otherwise from the rates."""
     first, second = before.successes, after.successes
     if first is not None and second is not None and len(first) == len(second):
         pairs = paired_difference([*map(float, first)], [*map(float, second)], _BOOTSTRAP_SEED)
@@ -110,7 +110,7 @@ def _difference(before: EvalResult, after: EvalResult) -> tuple[float, float, fl
 
 
 def _scores(before: EvalResult, after: EvalResult) -> tuple[str, ...]:
-    """The mean score, where a task can be solved in part."""
+    """The mean score, if a task can be solved in part."""
     first, second = before.scores, after.scores
     if first is None or second is None or len(first) != len(second):
         return ()
@@ -140,7 +140,7 @@ def _errors(before: EvalResult, after: EvalResult) -> tuple[str, ...]:
 
 
 def selected_by(env: Any) -> str:
-    """The measure of the selection panel that checkpoints of a run are chosen by, given its ``env``."""
+    """The measure on the selection panel by which a run's checkpoints are chosen, given its ``env``."""
     own = isinstance(env, Mapping) and env.get("reward") == "environment"
     return "score" if own else "success_rate"
 
@@ -149,16 +149,16 @@ def checkpoint_sentence(run: RunData) -> tuple[str, ...]:
     """The checkpoint that was evaluated after RL, compared with the last one on the selection panel."""
     done = number(run.metrics[-1].get("update")) if run.metrics else None
     by = selected_by(run.config.get("env"))
-    # update 0 is the start, which is no candidate
+    # update 0 is the start, which is not a candidate
     rated = [r for r in run.validation if r.get("update") and number(r.get(by)) is not None]
     opening = "The evaluation after RL is of"
     if not rated:
         return () if done is None else (f"{opening} the last checkpoint, update {done:.0f}.",)
-    # of equal ones the later, as training keeps them
+    # of equal ones the later, which training keeps
     best, last = max(rated, key=lambda r: (r[by], r["update"])), rated[-1]
     split = None if run.mixed else run.setting("evaluation.selection_split")
     result = run.after or run.before
-    # the panel of an environment without splits names none
+    # the panel of an environment without splits names no split
     named = result is None or str(run.setting("evaluation.split")) in result.panel
     panel = "the selection panel" + (f" ({split})" if split and named else "")
     found = f"the best on {panel}: {_validated(best, by)}."
@@ -197,7 +197,7 @@ def _tasks(run: RunData, result: EvalResult) -> str:
     if split is None:
         unseen = any(word in result.panel.lower() for word in ("valid", "test", "dev"))
     else:
-        # a panel that names no split was sampled from all tasks, those of training included
+        # a panel that names no split was sampled from all tasks, including those of training
         unseen = split != run.setting("env.train_split") and str(split) in result.panel
     return counted(result.overall.n, f"{'unseen ' if unseen else ''}{noun}")
 

@@ -55,7 +55,7 @@ class PaWActorTrainer(ActorPPOTrainer):
         return {**averaged(steps), "lr": self.rate, "seconds_train_cpu": seconds}
 
     def _loss(self, part: RankMicroBatch) -> Any:
-        # else each micro-batch's gradient would take the place of the one before
+        # otherwise each micro-batch's gradient would replace the one before
         self.actor.model.set_gradient_accumulation_boundary(part.last)
         return micro_batch_loss(
             part,
@@ -67,7 +67,7 @@ class PaWActorTrainer(ActorPPOTrainer):
         )
 
     def broadcast_to_vllm(self) -> None:
-        """As upstream; of a model with an adapter, the whole model is sent."""
+        """As upstream; for a model with an adapter, the whole model is sent."""
         if not is_adapted(self.actor.model.module):
             super().broadcast_to_vllm()
             return
@@ -91,9 +91,9 @@ class PaWActorTrainer(ActorPPOTrainer):
 
 
 def average_in_float32(strategy: Any) -> None:
-    """Makes OpenRLHF's strategy configure DeepSpeed so: gradients are averaged over ranks in float32.
+    """Makes OpenRLHF's strategy configure DeepSpeed to average gradients over ranks in float32.
 
-    DeepSpeed copies each bucket for it, so buckets are smaller than its own.
+    DeepSpeed copies each bucket for this, so buckets are smaller than its default.
     """
     upstream = strategy.get_ds_train_config
 

@@ -41,7 +41,7 @@ class ChunkedActor(Actor):
             attention: [B, T], 0 on padding.
             tokens: [P] numbers ``b * T + t`` of the tokens, t > 0.
             temperatures: [P].
-            entropies: E, of how many leading tokens the entropy is wanted.
+            entropies: E, the number of leading tokens whose entropy is wanted.
         """
         inputs, positions = self._inputs(ids, attention)
         before = tokens - 1
@@ -75,7 +75,7 @@ class ChunkedActor(Actor):
         ring_attn_group: Any = None,
         packed_seq_lens: Any = None,
     ) -> Tensor:
-        """[B, T - 1] log-probabilities of each row's next tokens, 0 where ``action_mask`` is.
+        """[B, T - 1] log-probabilities of each row's next tokens, 0 where ``action_mask`` is 0.
 
         It replaces upstream's for the calls that this engine makes: scoring by the actor and by the
         reference, at the rollout's temperature.

@@ -48,7 +48,7 @@ class PaWCriticTrainer(CriticPPOTrainer):
         return {"value_loss": found["value_loss"], "grad_norm_value": found["grad_norm"]}
 
     def _loss(self, part: RankMicroBatch) -> Any:
-        # else each micro-batch's gradient would take the place of the one before
+        # otherwise each micro-batch's gradient would replace the one before
         self.critic.set_gradient_accumulation_boundary(part.last)
         device = torch.device(torch.cuda.current_device())
         return micro_batch_value_loss(part, self._values, self.run.algorithm.level, device)
@@ -73,7 +73,7 @@ class PaWCriticActor(_Upstream):
     """OpenRLHF's critic worker with our trainer in it, and a value head that starts at 0."""
 
     def init_model_from_pretrained(self, strategy: Any, *args: Any, **kwargs: Any) -> Any:
-        """As upstream, which names both by module attributes."""
+        """As upstream, which names trainer and model by module attributes."""
         average_in_float32(strategy)
         ppo_critic.CriticPPOTrainer = PaWCriticTrainer
         ppo_critic.get_llm_for_sequence_regression = critic_from_zero

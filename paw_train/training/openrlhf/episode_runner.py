@@ -1,6 +1,6 @@
 """Runs episodes against a vLLM engine of OpenRLHF, in the engine's own process or in workers beside it.
 
-OpenRLHF's engine answers on an event loop, environments and tokenizers block: so an episode runs in a
+OpenRLHF's engine answers on an event loop, but environments and tokenizers block; so an episode runs in a
 thread, by the same ``rollout`` as on one machine, and asks the loop for every response. In an engine's
 own process they would still delay that loop, because Python has one interpreter lock; in a worker, a slow
 environment delays its own episode alone.
@@ -48,7 +48,7 @@ _CONSTRUCTOR = "error raised in its creation task"
 def is_death(error: BaseException) -> bool:
     """True if a process died, here or in the remote task whose error this is.
 
-    A constructor that raised would raise again: its actor's death is none.
+    A constructor that raised would raise again: its actor's death does not count.
     """
     if _CONSTRUCTOR in str(error):
         return False
@@ -68,7 +68,7 @@ class EnginePolicy:
         self.engine, self.loop, self.chat = engine, loop, chat
 
     def session(self, sampling: Sampling, growing: bool) -> EngineSession:
-        """Opens a session (see ``rollouts.policy.Policy``); call it from another thread than the loop's."""
+        """Opens a session (see ``rollouts.policy.Policy``); call it from a thread other than the loop's."""
         return EngineSession(self, sampling)
 
 
@@ -193,7 +193,7 @@ class EpisodeWorker:
         self.runner = EpisodeRunner(worker_settings())
 
     async def run(self, prompt: str, label: str, engine: Any) -> list[Any]:
-        """Runs an episode; the list of its one response, as an engine returns it."""
+        """Runs an episode; returns a list of its one response, as an engine does."""
         episode = GroupLabel.from_json(label)
         trajectory = await self.runner.run(episode, RemoteEngine(engine))
         return [response(trajectory, prompt, episode)]

@@ -98,7 +98,7 @@ def panel_groups(tasks: TaskSet, settings: Settings) -> Iterator[GroupLabel]:
 
 
 def write_data_sets(settings: Settings, folder: Path) -> None:
-    """Writes ``episodes.jsonl`` and, where there are validations, ``panel.jsonl``."""
+    """Writes ``episodes.jsonl`` and, if there are validations, ``panel.jsonl``."""
     env = agent_env_maker(settings.only_env, settings.only_env.train_split)()
     _write(folder / "episodes.jsonl", training_groups(env.tasks, settings), "train")
     env.close()
@@ -146,7 +146,7 @@ def response(trajectory: Trajectory, prompt: str, label: GroupLabel) -> dict[str
 def engines_of(episodes: int, engines: int) -> list[int]:
     """The engine of each episode of a rollout.
 
-    Engines get equal numbers, in one piece each, so that a group is on as few engines as possible.
+    Engines get equal numbers of consecutive episodes, so that a group is on as few engines as possible.
     """
     share, more = divmod(episodes, engines)
     return [e for e in range(engines) for _ in range(share + (e < more))]

@@ -126,7 +126,7 @@ class PaWExperienceMaker(RemoteExperienceMaker):
         short = [trimmed(row) for row in rows]
         batches = list(micro_batches(short, self.run.optimizer.micro_batch_tokens))
         ranks = self.run.openrlhf.ranks
-        # every rank runs equally many forward passes, or ZeRO-3 would wait for ever
+        # every rank runs the same number of forward passes, or ZeRO-3 would wait for ever
         batches += [[]] * (-len(batches) % ranks)
         ordered = [batch for rank in range(ranks) for batch in batches[rank::ranks]]
         pad = self.tokenizer.pad_token_id
@@ -135,7 +135,7 @@ class PaWExperienceMaker(RemoteExperienceMaker):
         )
 
         def by_row(name: str) -> list[Tensor]:
-            """Of each row [T] with what belongs to token t at t, from OpenRLHF's [T - 1]."""
+            """For each row, [T] with what belongs to token t at t, from OpenRLHF's [T - 1]."""
             found: list[Tensor] = [torch.zeros(0)] * len(rows)
             for part, result in zip(ordered, scored, strict=True):
                 for i, values in zip(part, getattr(result, name), strict=False):

@@ -38,7 +38,7 @@ SLACK = 1.0
 
 
 def require_openrlhf() -> None:
-    """Raises unless OpenRLHF is here, in the version that the subclasses are made for."""
+    """Raises unless OpenRLHF is installed, in the version that the subclasses are made for."""
     if importlib.util.find_spec("openrlhf") is None:
         raise ModuleNotFoundError(
             "engine: openrlhf needs OpenRLHF, vLLM and DeepSpeed on a machine with CUDA: "
@@ -71,14 +71,14 @@ def require_no_code(model: str) -> None:
 
 
 def cluster_settings(settings: Settings, report: Callable[[str], None]) -> Settings:
-    """The settings as this engine will use them, after all that can be asked before a run begins."""
+    """The settings as this engine will use them, after all checks that can be made before a run begins."""
     from paw_train.training.preparation import checked_settings
 
     require_possible(settings)
     require_openrlhf()
     require_no_code(str(settings.model.path))
     settings = checked_settings(settings, report)
-    # the machines of a cluster that is joined are asked when it is
+    # the machines of a cluster that is joined are asked once it is
     _require_fit(settings, None if "RAY_ADDRESS" in os.environ else machine_memory())
     return settings
 
@@ -90,7 +90,7 @@ def _require_fit(settings: Settings, host: float | None) -> None:
 def train(settings: Settings, fresh: bool = False, quiet: bool = False) -> Path:
     """Trains by given settings; see ``paw_train.training.local.train``.
 
-    Ray is started here, or joined where ``RAY_ADDRESS`` says there is a cluster.
+    Ray is started here, or joined if ``RAY_ADDRESS`` says there is a cluster.
     """
     from paw_train.training.local import claim_folder
 

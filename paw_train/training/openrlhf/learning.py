@@ -23,7 +23,7 @@ def sum_in_float32(engine: Any) -> None:
 
     DeepSpeed 0.19.6 reads the option, but keeps the first micro-batch's gradients in the precision of the
     weights and adds the others to them: in bfloat16, 256 + 1 is 256. With the optimiser in the machine's
-    memory (``openrlhf.adam_offload``) its sums are others, and stay as they are.
+    memory (``openrlhf.adam_offload``) its sums are different ones, and stay as they are.
     """
     optimizer = engine.optimizer
     narrow = getattr(optimizer, "get_all_grad_tensors", None)

@@ -40,7 +40,7 @@ NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "rollout.max_context_tokens": ("data.max_len",),
         "objective.kl_coef": ("algo.kl.init_coef",),
         "optimizer.lr": ("actor.adam.lr",),
-        "optimizer.weight_decay": ("actor.adam.weight_decay",),  # but of biases and norms
+        "optimizer.weight_decay": ("actor.adam.weight_decay",),  # except of biases and norms
         "optimizer.max_grad_norm": ("actor.max_norm",),
         "evaluation.temperature": ("eval.temperature",),
         "openrlhf.nodes": ("actor.num_nodes", "ref.num_nodes"),
@@ -118,7 +118,7 @@ def _derived(settings: Settings) -> Options:
 
 
 def _replaceable(settings: Settings) -> Options:
-    """Options that ``openrlhf.extra`` may give otherwise."""
+    """Options that ``openrlhf.extra`` may override."""
     attention = settings.model.attention or FLASH_ATTENTION
     return {
         "ds.packing_samples": attention.startswith("flash_attention"),
@@ -214,7 +214,7 @@ REFUSED: Mapping[str, tuple[Callable[[Settings], bool], str]] = MappingProxyType
         ),
     }
 )
-"""settings (dotted) some of whose values this engine cannot do: whether it is so, and what to do instead"""
+"""settings (dotted) some of whose values this engine cannot do: whether it has one, and what to do instead"""
 READ = (
     *("name", "note", "out", "updates", "tracking", "engine", "env", "record"),
     *("model.attention", "model.scratch", "cloning", "algorithm", "objective", "world_model"),
@@ -224,7 +224,7 @@ READ = (
         "rollout.episode_seconds",
         "rollout.vllm.gpu_memory",
     ),
-    *("rollout.engine", "rollout.branching"),  # vLLM samples, whatever the one says
+    *("rollout.engine", "rollout.branching"),  # vLLM samples, whatever the first one says
     "world_model_learning",  # Settings refuses it here
     *("optimizer.schedule", "optimizer.warmup_updates"),
     *("optimizer.minibatches", "optimizer.minibatch_size", "optimizer.micro_batch_tokens"),

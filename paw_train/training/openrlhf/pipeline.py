@@ -2,8 +2,8 @@
 
 Weights are sent between rollouts only, so that all responses of a rollout are one policy's. With
 ``ahead`` rollouts that nobody has taken, counting the one being sampled, the policy of a rollout is at most
-``ahead`` updates behind the one that learns from it: when rollout j begins, j - ahead at least have been
-trained on and sent, the one after them taken.
+``ahead`` updates behind the one that learns from it: when rollout j begins, at least j - ahead have been
+trained on and sent, and the one after them has been taken.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class RunRecords:
         self.tracking = tracking
 
     def resume(self, done: int) -> None:
-        """Drops what is of updates after the first ``done``: they are computed again."""
+        """Drops what belongs to updates after the first ``done``: they are computed again."""
         cut_logs(self.folder, ("metrics.jsonl", "failures.jsonl", "validation.jsonl"), done, print)
 
     def update(self, update: int, metrics: Mapping[str, Any]) -> None:
@@ -62,7 +62,7 @@ class RunRecords:
         return len(failed)
 
     def validation(self, updates: int, trajectories: Sequence[Trajectory]) -> None:
-        """Adds success on the selection panel after so many updates; a failed episode is none."""
+        """Adds success on the selection panel after so many updates; a failed episode counts as none."""
         good = [t.episode for t in trajectories if t.episode.error is None]
         n, successes = len(trajectories), sum(bool(e.success) for e in good)
         row = {

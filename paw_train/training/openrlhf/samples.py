@@ -36,10 +36,10 @@ class Rollout:
     seconds: float
     """that sampling took"""
     version: int | None
-    """updates that the policy had had which sampled all of it; ``None``: the last, rollouts and training
+    """updates after which the policy sampled all of it; ``None``: the latest, as rollouts and training
     take turns"""
     position: Any
-    """of the data loader, behind these samples"""
+    """of the data loader, after these samples"""
 
 
 class MixedPoliciesError(RuntimeError):
@@ -86,7 +86,7 @@ class TurnSamplesGenerator(SamplesGenerator):
         return 0.0 if self._pipeline is None else self._pipeline.waited
 
     def _rollouts(self, **kwargs: Any) -> Iterator[Rollout]:
-        """Until there are no more; each of one version of the policy."""
+        """Rollouts until there are no more; each of one version of the policy."""
         exhausted = False
         while not exhausted:
             version = self._policy_version()
@@ -137,8 +137,8 @@ class TurnSamplesGenerator(SamplesGenerator):
         return samples, len(labels), exhausted
 
     def _informative(self, found: list[Any], update: int) -> list[Any]:
-        """Of an update's episodes those to learn from: all, or with dynamic sampling those of groups whose
-        returns differ, with further groups in place of the others (as the local engine)."""
+        """The episodes of an update to learn from: all, or with dynamic sampling those of groups whose
+        returns differ, with further groups in place of the others (as in the local engine)."""
         most, wanted = self.run.algorithm.dynamic_sampling, self.run.rollout.groups
         for extra in range(1, most + 1):
             if len(_differing(found)) >= wanted:
@@ -170,7 +170,7 @@ class TurnSamplesGenerator(SamplesGenerator):
         return run_episodes(engines, lambda i, engine: self._begin(*episodes[i], engine))
 
     def _begin(self, row: str, episode: GroupLabel, engine: int) -> Any:
-        """Has an episode run with an engine, in turn by one of its workers; Ray's promise of it."""
+        """Starts an episode with an engine, by its workers in turn; returns Ray's promise of it."""
         label = episode.to_json()
         workers = self.workers[engine] if self.workers else ()
         if workers:

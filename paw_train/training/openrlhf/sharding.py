@@ -65,7 +65,7 @@ def _shares(rows: Sequence[TokenRow], ranks: int) -> list[list[TokenRow]]:
 
 
 def idle_row(row: TokenRow) -> TokenRow:
-    """A row of which nothing is learned, with the lists of another."""
+    """A row from which nothing is learned, with the lists of another."""
     short = row.cut(2)
     short.role = [CONTEXT] * 2
     if short.wm_weight is not None:

@@ -30,9 +30,9 @@ class StaleRolloutError(RuntimeError):
 
 
 class TakenRollouts:
-    """The data loader as upstream's loop may know it: as far as rollouts were taken, not sampled ahead.
+    """The data loader as upstream's loop may see it: as far as rollouts were taken, not sampled ahead.
 
-    A checkpoint's position is then behind the rollouts that were learned from: what was sampled ahead
+    A checkpoint's position is then after the rollouts that were learned from: what was sampled ahead
     is sampled anew, and no group is left out.
     """
 
@@ -129,7 +129,7 @@ class PaWTrainer(_Upstream):
         return status, after
 
     def _required_fresh(self, rollout: Rollout, update: int) -> dict[str, float]:
-        """By how many updates a rollout's policy is behind, where it may be."""
+        """By how many updates a rollout's policy is behind, if it may be."""
         if rollout.version is None:
             return {}
         staleness, most = update - rollout.version, self.run.openrlhf.max_staleness

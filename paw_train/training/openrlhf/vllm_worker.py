@@ -75,7 +75,7 @@ class PaWRollout(_Upstream):
         return await super().update_weight(*args, **kwargs)
 
     async def policy_version(self) -> int | None:
-        """Updates that the policy has had whose weights are here; ``None`` while some are of another."""
+        """Updates of the policy whose weights are here; ``None`` while some weights are another's."""
         return self._version
 
     async def set_policy_version(self, version: int) -> None:

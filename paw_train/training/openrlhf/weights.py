@@ -1,4 +1,4 @@
-"""The weights that vLLM is sent, of a model with an adapter too, and the check that it samples with them.
+"""The weights that vLLM is sent, also for a model with an adapter, and the check that it samples with them.
 
 vLLM fuses matrices and pads embeddings with zeros, so tensors cannot be compared one by one, but sums
 over the whole model stay the same. A failed update of weights would otherwise go unnoticed.
@@ -74,11 +74,11 @@ accounts for hundredths"""
 
 
 class LogprobGapError(RuntimeError):
-    """vLLM samples from another distribution than the one that is trained."""
+    """vLLM samples from a distribution other than the one that is trained."""
 
 
 def require_agreement(gap: float, update: int) -> None:
-    """Raises ``LogprobGapError`` unless both engines give the sampled tokens like log-probabilities."""
+    """Raises ``LogprobGapError`` unless both engines give the sampled tokens similar log-probabilities."""
     if not gap <= LARGEST_GAP:  # nor does NaN pass
         raise LogprobGapError(
             f"In update {update}, vLLM's log-probabilities of the tokens that it sampled are {gap:.3g} nats "
@@ -124,7 +124,7 @@ class WholeModel:
         self.model = model
 
     def named_parameters(self) -> Iterator[tuple[str, Any]]:
-        """As of the model below, had it been trained itself."""
+        """As those of the model below, had it been trained itself."""
         layers = {
             name: module
             for name, module in self.model.named_modules()

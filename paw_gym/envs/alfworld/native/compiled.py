@@ -131,7 +131,7 @@ class CompiledGame:
     domain: Domain
     grammar: Grammar
     help: str | None
-    """the answer to ``help``; None where domain and grammar have no such command"""
+    """the answer to ``help``; None if domain and grammar have no such command"""
     goal_objects: int
     """mask of the objects the goal is about (if it asks for clean ones: those to be cleaned)"""
     goal_receptacles: tuple[int, ...]
@@ -232,8 +232,8 @@ def _check_facts(problem: Problem) -> None:
 
 def _tables(problem: Problem, domain: Domain) -> dict[str, Any]:
     facts = problem.facts
-    # The original knows what the initial facts mention, not what is declared: that decides the numbers
-    # in display names. Sorted by id, as there, so that masks list things in the original's order.
+    # The original knows what the initial facts mention, not what is declared: that decides the numbers in
+    # display names. Sorted by id, as it does, so that masks list things in the original's order.
     mentioned = {arg for group in facts.values() for fact in group for arg in fact}
     names = display_names(mentioned)
     ids = {

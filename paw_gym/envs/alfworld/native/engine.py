@@ -29,7 +29,7 @@ class Engine(Protocol):
         """Try a command; returns the answer and whether the game is won.
 
         White space around the command is ignored, its letter case is not. What is not among the
-        admissible commands answers "Nothing happens." and changes nothing.
+        admissible commands gets the answer "Nothing happens." and changes nothing.
         """
 
     def admissible_commands(self) -> list[str]:
@@ -39,7 +39,7 @@ class Engine(Protocol):
         """A picklable snapshot for `restore_state`."""
 
     def restore_state(self, state: object) -> None:
-        """Go to a snapshot of the same game."""
+        """Go back to a snapshot of the same game."""
 
 
 class NativeState(NamedTuple):
@@ -121,7 +121,7 @@ class NativeEngine:
         )
 
     def restore_state(self, state: object) -> None:
-        """Goes to a snapshot; a ``TypeError`` or ``ValueError`` if it is of another engine or game."""
+        """Goes back to a snapshot; a ``TypeError`` or ``ValueError`` if it is from another engine or game."""
         if not isinstance(state, NativeState):
             raise TypeError(f"expected a NativeState of save_state(), got {type(state).__name__}")
         if state.game != self.game.digest:

@@ -63,12 +63,12 @@ def menu_for(
     objects_at: Sequence[int],
     opened: int,
 ) -> Menu:
-    """The menu of a situation, from the game's memory where it has been met before."""
+    """The menu of a situation, from the game's memory if it has been met before."""
     here = game.receptacles_at[location]
     sliceable = (
         objects_at[location] & game.sliceable if held >= 0 and game.knives >> held & 1 else 0
     )
-    # With something in hand only lamps matter of what lies here; this keeps the menus few.
+    # With something in hand, only lamps matter among what lies here; this keeps the menus few.
     relevant = -1 if held < 0 else game.toggleable
     key = (
         location,

@@ -85,13 +85,13 @@ def recognise_grammar(grammar: str) -> tuple[Grammar, str]:
 
 
 def task_text(grammar: str) -> str | None:
-    """The text after "Your task is to: " in any grammar; None where there is none."""
+    """The text after "Your task is to: " in any grammar; None if there is none."""
     match = _TASK.search(grammar)
     return str(json.loads(f'"{match.group(2)}"')) if match else None
 
 
 def help_text(grammar: str) -> str | None:
-    """The answer to ``help``, or None where the grammar has none.
+    """The answer to ``help``, or None if the grammar has none.
 
     The original's parser drops white space before the first word and keeps it at the end.
     """

@@ -93,7 +93,7 @@ def _receptacle_view(game: CompiledGame, receptacle: int, is_open: int, content:
 def object_view(engine: NativeEngine, o: int) -> str:
     """The answer to ``examine`` about an object; the first applicable description wins.
 
-    "hot" and "cool" never meet, and a sliced object is described as such only together with
+    "hot" and "cool" never occur together, and a sliced object is described as such only together with
     another state or as something that can be sliced.
     """
     game = engine.game

@@ -1,7 +1,7 @@
 """Procedural ALFWorld games: fresh, solvable, reproducible by seed, playable in both engines.
 
-A game is sampled top down (room, goal, receptacles, things), then kept only if what lies where hashes
-into the split's share; so no placement of one split can ever occur in another.
+A game is sampled top down (room, goal, receptacles, things), then kept only if the hash of what lies where
+is in the split's share; so no placement of one split can ever occur in another.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def _start(receptacles: Sequence[Receptacle], rng: random.Random) -> Cell:
 
 
 def variation_of(split: str, variation: Variation | None, receptacles: int | None) -> Variation:
-    """The kind of a game's room: as given, or the default; arguments as of `generate_game`."""
+    """The kind of a game's room: as given, or the default; arguments as for `generate_game`."""
     if receptacles is not None:
         require_in("receptacles", receptacles, RECEPTACLES)
         if variation not in (None, "modified"):

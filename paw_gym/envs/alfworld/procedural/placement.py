@@ -1,7 +1,7 @@
-"""Furnish a room and lay things into it: the random part of a procedural game.
+"""Furnish a room and put things into it: the random part of a procedural game.
 
 Two kinds of rooms: `real` ones keep the receptacles, positions and standing places of an AI2-THOR
-room; `modified` ones keep a subset of 6 to 14 of them, at new positions (so the numbers are dealt
+room; `modified` ones keep a subset of 6 to 14 of them, at new positions (so they are numbered
 anew), with things that rooms of that kind have elsewhere.
 """
 
@@ -55,7 +55,7 @@ ATTRACTION = {
     "StoveBurner": 3.2,
     "Toilet": 1.4,
 }
-"""How often a receptacle of a type is where a thing lies, over what an even choice among all that
+"""How often a thing lies in a receptacle of a type, divided by what an even choice among all that
 accept the thing would give. Measured on the 10,277 such placements of the 340 solvable official
 games on hand; 0.6 to 1.1 for the types left out."""
 ATTRACTION_OF_OTHERS = 0.8
@@ -117,7 +117,7 @@ def needed_types(goal: SceneGoal) -> list[Set[str]]:
 
 
 def _unique(rows: Sequence[tuple[str, Position, Cell, bool]]) -> tuple[Receptacle, ...]:
-    """Make ids; where two would agree, the later one moves up by a centimetre."""
+    """Make ids; if two would be equal, the later one moves up by a centimetre."""
     taken: set[str] = set()
     receptacles = []
     for kind, position, cell, openable in rows:
@@ -145,9 +145,9 @@ def lay_things(
 ) -> tuple[Thing, ...]:
     """Lay out things of the given types so that the goal can be reached and is not yet.
 
-    For tasks without a change of state, no thing of the goal's type starts in the target type; the
-    others may, as in the official games, where it then is not yet clean, hot or cool. Things of
-    the goal's type that start in a fridge are cool, as there.
+    For tasks without a change of state, no thing of the goal's type starts in the target type; for
+    the others one may, as in the official games, where it is then not yet clean, hot or cool. Things
+    of the goal's type that start in a fridge are cool, as in those games.
     """
     where = _Where(receptacles)
     taken: set[str] = set()

@@ -239,7 +239,7 @@ def _effort(world: World, item: Item, goal: Goal) -> int:
 
 
 def _treat(world: World, goal: Goal) -> Iterator[str]:
-    """Clean, heat or cool what is held, where the goal asks for it."""
+    """Clean, heat or cool what is held, if the goal asks for it."""
     if goal.state is None or world.held is None or goal.state in world.items[world.held].states:
         return
     verb, types = TOOL_VERBS[goal.state]

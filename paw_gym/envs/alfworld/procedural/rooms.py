@@ -1,6 +1,6 @@
 """The facts that procedural ALFWorld games are made of: rooms, affordances, goals, engine texts.
 
-Everything here is read from `assets/` (written by `data/build_alfworld_assets.py`) once a process
+Everything here is read from `assets/` (written by `data/build_alfworld_assets.py`) once per process
 and never changed afterwards.
 """
 
@@ -136,7 +136,7 @@ def _fixtures(number: int, types: list[str], posed: list[Fitting]) -> Iterator[F
 
     The official games have them too, and treat them as not openable. Besides those that the
     layout names by type, official rooms show up to a handful of cabinets and drawers of that sort;
-    where all these stand is not known, so their places are ours, fixed by the room's number.
+    where all these stand is not known, so we choose their places, fixed by the room's number.
     """
     rng = random.Random(f"fixtures of room {number}")
     known = [fitting.type for fitting in posed]

@@ -1,4 +1,4 @@
-"""The goals that make sense in a room, how often, and how ALFWorld words them."""
+"""The goals that make sense in a room, how often they occur, and how ALFWorld words them."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def goal_pairs(
 ) -> Iterator[tuple[str, str]]:
     """All (object type, target type) goals of a task type, sorted, that these types allow.
 
-    The object can always lie somewhere else than in a receptacle of the target type.
+    The object can always lie somewhere other than in a receptacle of the target type.
     """
     if task_type == "look_at_obj_in_light":
         if receptacle_types & LAMP_PLACES.keys():
