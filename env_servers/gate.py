@@ -86,7 +86,7 @@ class Gate:
     ) -> None:
         self._app, self._metrics, self._max_body, self._forms = app, metrics, max_body, forms
         given = [token] if isinstance(token, str) else token
-        self._tokens = None if given is None else [one.encode() for one in given]
+        self._tokens = None if given is None else [one.strip().encode() for one in given]
         self._cookies = {token: _cookie_of(token) for token in self._tokens or ()}
         self._hosts = {_plain(name) for name in ("localhost", socket.gethostname(), *hosts)}
 

@@ -21,12 +21,9 @@ from starlette.responses import PlainTextResponse, Response
 
 import paw_gym
 from env_servers.gate import Gate, Metrics
-from env_servers.problems import ProblemError
 from env_servers.sessions import Client, Session, SessionStore
 from paw_gym.registration import make_text_env
 
-_MISTAKES = (KeyError, IndexError, ValueError, RuntimeError, ProblemError)
-"""what a wrong argument, or a call at the wrong time, raises"""
 _ANYBODY = Client(b"", "")
 """sessions are found by their names alone, which cannot be guessed"""
 
@@ -70,7 +67,7 @@ def create_server(env_id: str, kwargs: dict[str, Any], sessions: int = 256) -> M
             with play.lock:
                 play.env = play.env or make_text_env(env_id, **kwargs)
                 yield play
-        except _MISTAKES as error:
+        except Exception as error:
             with storing:
                 store.remove(new)
             raise ToolError(str(error.args[0] if error.args else error)) from error

@@ -347,11 +347,11 @@ class TextEnv(gym.Env[str, str], metaclass=_Construction):
         """
         super().reset(seed=seed)
         self._task = self._choose(dict(options or {}))
-        self._steps, self._over = 0, False
+        self._steps, self._over = 0, True  # until it has started
         self._named(validation.check_task, self._task, "the task of this episode")
         outcome = self._start(self._task)
         self._named(validation.check_first_outcome, outcome, f"reset of task {self._task.id!r}")
-        self._last = outcome
+        self._last, self._over = outcome, False
         return self._last.observation, self._info(self._last)
 
     def _choose(self, options: dict[str, Any]) -> Task:

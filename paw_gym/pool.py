@@ -8,6 +8,7 @@ import time
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -42,6 +43,8 @@ class Snapshot:
     """transitions of the episode at the time"""
     state: Mapping[str, Any]
     """from ``AgentInterface.save_state``"""
+    spent: float
+    """seconds that the episode's environment had used"""
 
 
 class OutOfTimeError(TimeoutError):
@@ -151,6 +154,7 @@ class EnvPool:
         self._fetch_ahead(
             (self._envs[index], "reset", (seed, {"task_id": task_ids[group]}))
             for (index, group, _), seed in zip(places, seeds, strict=True)
+            if self.episode_seconds is None  # else each has its own time
         )
         for (index, group, member), seed in zip(places, seeds, strict=True):
             task_id = task_ids[group]
@@ -183,7 +187,10 @@ class EnvPool:
         except Exception as error:  # whatever an environment raises fails its own episode only
             if isinstance(error, OutOfTimeError):
                 self._envs[index] = self._new_env()
-            failed = Episode(env.env_id, task_id, name, group=group, error=traceback.format_exc())
+            kind = self.tasks[task_id].type
+            failed = Episode(
+                env.env_id, task_id, name, kind, group=group, error=traceback.format_exc()
+            )
             self.episodes.append(failed)
             return
         slot = Slot(index, group, prompt, info, env.new_episode(group))
@@ -203,8 +210,9 @@ class EnvPool:
         self._fetch_ahead(
             (env, "step", (env.template.read_response(by_index[slot.index]).action,))
             for slot in self.active
-            if self.episode_seconds is None  # else each has its own time
+            if self.episode_seconds is None
             and hasattr((env := self._envs[slot.index]).text_env, "fetch_ahead")
+            and not env.require_admissible  # which is asked before the step
         )
         self.active = [slot for slot in self.active if self._advance(slot, by_index[slot.index])]
         return self.active
@@ -246,6 +254,8 @@ class EnvPool:
             return False
         except Exception:  # see _start
             slot.episode.error = traceback.format_exc()
+            with suppress(Exception):
+                env.close()
             self._envs[slot.index] = self._new_env()
             return False
         slot.episode.transitions.append(slot.info["transition"])
@@ -273,7 +283,8 @@ class EnvPool:
         except Exception as error:  # whatever an environment raises means that it cannot
             raise cannot_branch(env, "saved", error) from error
         steps = len(slot.episode.transitions)
-        return Snapshot(slot.group, slot.prompt, dict(slot.info), slot.episode, steps, state)
+        spent, info = self._spent[slot.index], dict(slot.info)
+        return Snapshot(slot.group, slot.prompt, info, slot.episode, steps, state, spent)
 
     def fork(self, origin: Slot | Snapshot, times: int) -> list[Slot]:
         """Starts branches of an episode, each in an environment of its own in exactly the same state.
@@ -315,6 +326,7 @@ class EnvPool:
         # the index is unique in the pool, so no two branches share a name
         name = f"{parent.episode_id}/{start.steps}.{index}"
         self._envs[index].branch(name)
+        self._spent[index] = start.spent
         shared = parent.transitions[: start.steps]
         episode = replace(parent, episode_id=name, transitions=shared, error=None)
         slot = Slot(index, start.group, start.prompt, {**start.info, "episode_id": name}, episode)

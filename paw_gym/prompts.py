@@ -162,6 +162,12 @@ class PromptTemplate:
                 raise ValueError(
                     f"Template {name!r}: unknown key {key!r}. " + did_you_mean(key, known)
                 )
+            texts = data[key] if key == "own_tags" else [data[key]]
+            if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+                expected = "a list of texts" if key == "own_tags" else "text"
+                raise ValueError(
+                    f"Template {name!r}: {key!r} is {data[key]!r:.60}; expected {expected}."
+                )
         for key in _REQUIRED:
             if key not in data:
                 raise ValueError(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache
@@ -173,8 +174,10 @@ def write_jsonl(path: str | Path, episodes: Iterable[Episode], append: bool = Fa
     """
     if append:
         lines = [json_text(e.to_dict()) + "\n" for e in episodes]
-        with open(path, "a", encoding="utf-8") as file:
-            file.write("".join(lines))
+        with open(path, "ab+") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+            torn = file.read(1) not in (b"", b"\n")  # by a kill in mid-write
+            file.write(("\n" * torn + "".join(lines)).encode("utf-8"))
         return len(lines)
     count = 0
     with new_file(Path(path)) as scratch, open(scratch, "w", encoding="utf-8") as file:

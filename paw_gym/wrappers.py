@@ -366,6 +366,8 @@ class RecordTransitions(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
         observation, info = self.env.reset(seed=seed, options=options)
         # now, not when there is already an episode to lose
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        if self.path.is_dir():
+            raise ValueError(f"{self.path} is a folder: give the file for the episodes.")
         inner = self.env.unwrapped
         if isinstance(inner, AgentInterface):
             self.episode = inner.new_episode()

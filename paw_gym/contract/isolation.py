@@ -8,6 +8,7 @@ from __future__ import annotations
 import faulthandler
 import multiprocessing
 import os
+import pickle
 import re
 import signal
 import sysconfig
@@ -47,6 +48,10 @@ def run_isolated(work: Work, names: Sequence[str], limit: float) -> Iterator[Che
         runner.end()
         # named by itself, and reported by the first check, which it kept from starting
         return iter(_stopped(names, f"{_MAKING} {error}", runner.stack))
+    except EOFError:
+        detail = f"{_MAKING} ended the process ({runner.exit_code()})"
+        runner.end()
+        return iter(_stopped(names, detail, ""))
     if isinstance(begun, BaseException):
         runner.end()
         raise begun
@@ -170,6 +175,10 @@ def _serve(answers: Connection, work: Work, limit: float, dump: Path) -> None:
         try:
             results = work()
         except Exception as error:  # a wrong argument, or the environment's constructor
+            try:
+                pickle.loads(pickle.dumps(error))
+            except Exception:  # its class asks for other arguments than its text
+                error = ValueError(f"{type(error).__name__}: {error}")
             answers.send(error)
             return
         answers.send(_MAKING)

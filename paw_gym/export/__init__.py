@@ -1,8 +1,7 @@
 """Recorded episodes as data sets for other tools, and back.
 
 ``sources`` reads episodes from wherever they lie, ``hub`` writes what Hugging Face's ``datasets``
-loads, ``minari_form`` is Minari in both directions, ``sft`` makes chat-format examples. Everything
-goes from iterator to file: no data set is held in memory.
+loads, ``sft`` makes chat-format examples. All goes from iterator to file: no data set is held in memory.
 """
 
 from __future__ import annotations

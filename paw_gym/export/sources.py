@@ -23,19 +23,13 @@ def read_episodes(source: str | Path, part: str = "all") -> Iterator[Episode]:
 
     Args:
         source: a JSONL or Parquet file of episodes; the folder of a run or of an evaluation; a folder
-            that ``paw export`` wrote, or a Minari data set with text spaces.
+            that ``paw export`` wrote.
         part: of a run: ``rollouts`` (of training), ``before``, ``after`` (evaluations), or ``all``.
 
     Raises:
         ValueError: there is nothing to read, or a file is damaged; names it.
     """
-    from paw_gym.export.minari_form import minari_folder, read_minari
-
-    path = Path(source)
-    minari = minari_folder(path) if path.is_dir() else None
-    if minari is not None:
-        return read_minari(minari)
-    files = episode_files(path, part)
+    files = episode_files(Path(source), part)
     return (episode for file in files for episode in _READERS[file.suffix](file))
 
 

@@ -68,7 +68,7 @@ def _plain_object(value: Any) -> Any:
         return f"{value.__module__}.{value.__qualname__}"
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = dataclasses.asdict(value)  # dataclasses in its fields as well
-        if not is_json(fields):
+        if not is_json(fields) or not all(field.repr for field in dataclasses.fields(value)):
             return {type(value).__qualname__: _plain(fields)}
     text = repr(value)
     if _ADDRESS.search(text):

@@ -219,7 +219,8 @@ def _finds_disk_full(error: BaseException | None) -> bool:
     while error is not None:
         codes = (errno.ENOSPC, errno.EDQUOT)
         if getattr(error, "errno", None) in codes or any(
-            f"(os error {c})" in str(error) for c in codes
+            text in str(error)
+            for text in ("disk is full", *(f"(os error {code})" for code in codes))  # SQLite, Rust
         ):
             return True
         error = error.__cause__ or error.__context__

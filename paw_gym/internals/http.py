@@ -163,6 +163,9 @@ class JsonClient:
             raise _FailedError(detail, None, 0.0, self.retry_timeouts) from error
         except (OSError, http.client.HTTPException) as error:
             raise _FailedError(f"{type(error).__name__}: {error}", None, 0.0, True) from error
+        except ValueError:  # of http.client, whose text has the token
+            why = "its address or the token has characters that HTTP does not allow"
+            raise _FailedError(why, None, 0.0, False) from None
         if answer.status >= 300:
             may_pass = answer.status in _PASSING
             raise _FailedError(_detail(content), answer.status, _pause(answer), may_pass)
@@ -212,7 +215,7 @@ class JsonClient:
     def _connect(self) -> http.client.HTTPConnection:
         token = self._token() if callable(self._token) else self._token
         if token is not None:
-            self._headers["Authorization"] = f"Bearer {token}"
+            self._headers["Authorization"] = f"Bearer {token.strip()}"
         kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
         connection = kind(*self._address, timeout=self.timeout)
         self._local.held = (os.getpid(), connection)

@@ -92,9 +92,15 @@ class BM25Retriever(CorpusRetriever):
         self._lock = threading.Lock()
 
 
+_LARGEST_K1 = 1e6
+"""beyond it, a term's share of a score may be 0 in single precision"""
+
+
 def _check_parameters(k1: float, b: float) -> None:
-    if not (k1 >= 0 and 0 <= b <= 1):
-        raise ValueError(f"BM25 needs k1 >= 0 and 0 <= b <= 1, got k1={k1}, b={b}.")
+    if not (0 <= k1 <= _LARGEST_K1 and 0 <= b <= 1):
+        raise ValueError(
+            f"BM25 needs 0 <= k1 <= {_LARGEST_K1:g} and 0 <= b <= 1, got k1={k1}, b={b}."
+        )
 
 
 class BM25Scorer:

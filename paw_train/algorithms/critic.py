@@ -76,10 +76,10 @@ class Critic:
     ) -> None:
         self.settings, self.level, self.budget = settings, level, micro_batch_tokens
         self.device, self.pad_id = policy.device, policy.pad_id
-        self.decoder: Any = copy.deepcopy(policy.model.get_decoder())
+        self.decoder: Any = copy.deepcopy(policy.model.get_decoder()).eval()
         # the decoder may be frozen in the policy (LoRA); a critic trains all of it
         self.decoder.requires_grad_(True)
-        self.head = torch.nn.Linear(policy.model.config.hidden_size, 1).to(self.device)
+        self.head = torch.nn.Linear(self.decoder.config.hidden_size, 1).to(self.device)
         torch.nn.init.zeros_(self.head.weight)
         torch.nn.init.zeros_(self.head.bias)
         # the decoder keeps the policy's precision, the optimiser steps float32 copies
@@ -140,3 +140,4 @@ class Critic:
         self.head.load_state_dict(state["head"])
         self.weights.load_state_dict(state["masters"])
         self.adamw.load_state_dict(state["optimizer"])
+        self.adamw.param_groups[0]["lr"] = self.settings.lr  # it may change

@@ -208,9 +208,9 @@ class Updater:
 
     def _add(self, gradients: Sequence[Tensor], factor: float) -> None:
         """Adds gradients that were measured apart to the parameters' own."""
-        for parameter, gradient in zip(self.weights.parameters, gradients, strict=True):
-            own = 0.0 if parameter.grad is None else parameter.grad
-            parameter.grad = own + factor * gradient
+        for master, gradient in zip(self.weights.masters, gradients, strict=True):
+            own = 0.0 if master.grad is None else master.grad
+            master.grad = own + factor * gradient.to(master.dtype)
 
     def _measure(self, loss: Tensor, sums: list[Tensor]) -> None:
         """Adds the gradient of one term to ``sums``, leaving the parameters' own alone."""

@@ -74,7 +74,7 @@ def download(
         raise ValueError("Give either --mirror or --from-folder, not both.")
     manifest = load_manifest(name)
     console = safe_console(highlight=False, soft_wrap=True)
-    before = read_receipt(dest or default_folder(name))
+    before = None if force else read_receipt(dest or default_folder(name))
     with progress_bars(TaskProgressColumn()) as progress:
         folder = download_dataset(
             manifest,
@@ -86,7 +86,7 @@ def download(
             progress=progress,
         )
     receipt = read_receipt(folder) or {"archives": [], "files": {}}
-    if before is not None and not force:
+    if before is not None:
         console.print(f"[green]Already here:[/green] {folder} (--force downloads it again)")
     else:
         console.print(f"[green]Done:[/green] {counted(len(receipt['files']), 'file')} in {folder}")

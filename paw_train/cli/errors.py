@@ -23,7 +23,6 @@ _EXTRAS = {
     "inspect_ai": "inspect",
     "mcp": "mcp",
     "pyarrow": "parquet",
-    "minari": "export",
     "PIL": "export",
     "datasets": "export",
     "trl": "sft",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -118,7 +119,7 @@ def evaluate(
     if log not in (None, "inspect"):
         raise ValueError(f"--log is inspect, got {log!r}.")
     given = overrides or []
-    models = [model, *(a for a in given if "=" not in a or Path(a).is_dir())]
+    models = [model, *(a for a in given if "=" not in a or os.path.isdir(a))]
     settings = [a for a in given if a not in models[1:]]
     settings += [] if limit is None else [f"evaluation.tasks={limit}"]
     panels: list[str | None] = (

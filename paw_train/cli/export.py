@@ -31,16 +31,14 @@ def export(
     ],
     out: Annotated[
         Path,
-        typer.Argument(
-            help="The folder (datasets, minari, openenv, verifiers) or the file to write."
-        ),
+        typer.Argument(help="The folder (datasets, openenv, verifiers) or the file to write."),
     ],
     to: Annotated[
         str,
         typer.Option(
             "--to",
             help="[cyan]datasets[/cyan]: a folder for Hugging Face's library and hub; "
-            "[cyan]parquet[/cyan]: one file; [cyan]minari[/cyan]: a Minari data set; "
+            "[cyan]parquet[/cyan]: one file; "
             "[cyan]tokens[/cyan]: token ids with the role of each token, for --tokenizer; "
             "[cyan]jsonl[/cyan]: an episode a line, also back from the others; "
             "[cyan]openenv[/cyan]: a package that serves an environment; [cyan]verifiers[/cyan]: one "

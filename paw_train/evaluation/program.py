@@ -477,7 +477,12 @@ def _costs(
 def run_of(path: Path) -> Path | None:
     places = [path, *path.parents]
     return (
-        next((p for p in places if (p / "checkpoints").is_dir()), None) if path.is_dir() else None
+        next(
+            (p for p in places if (p / "config.json").is_file() and (p / "checkpoints").is_dir()),
+            None,
+        )
+        if path.is_dir()
+        else None
     )
 
 

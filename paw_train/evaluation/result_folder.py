@@ -70,9 +70,9 @@ class EpisodeLog:
             file.write(_line(record))
         self._kept += 1
 
-    def close(self, complete: bool) -> None:
-        """Removes the file when everything is in the result, or nothing in the file."""
-        if complete or not self._kept:
+    def close(self) -> None:
+        """Removes the file if it holds nothing; ``evaluate_to_folder`` does once all is in a result."""
+        if not self._kept:
             self.path.unlink(missing_ok=True)
 
 
@@ -125,6 +125,8 @@ def evaluate_to_folder(
     folder.mkdir(parents=True, exist_ok=True)
     write_jsonl(folder / "episodes.jsonl", episodes)
     write_json(folder / "result.json", result)
+    if result.get("complete"):
+        (folder / LOG).unlink(missing_ok=True)
     return folder / "result.json"
 
 

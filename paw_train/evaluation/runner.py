@@ -298,7 +298,7 @@ def evaluate_plan(
         found = PanelRun(plan, prepared, log, progress, watch, records).run()
     except BaseException:
         if log:
-            log.close(complete=False)
+            log.close()
         raise
     seconds = log.seconds if log else time.perf_counter() - started
     result = _result(plan, prepared, found, records) | {
@@ -309,8 +309,6 @@ def evaluate_plan(
     if records:
         environment = environment_record(plan.env, plan.split, plan.panel, prepared.make_env)
         result |= {"evaluation": key, "environment": environment, "commit": commit()}
-    if log:
-        log.close(complete=result["complete"])
     episodes = [e for episodes in found.runs.values() for e in episodes if e is not None]
     return result, episodes
 

@@ -106,6 +106,7 @@ def evaluate_from_args(
     names = (Path(model).name, where["panel"] or "recorded")
     name = "-".join(re.sub(r"[^\w.-]+", "-", part) for part in ("eval-wm", *names))
     path = Path(out) if out else (run_folder or Path("runs")) / f"{name}.json"
+    path = path / f"{name}.json" if path.is_dir() else path
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, result)
     display.console.print(_table(result))

@@ -70,7 +70,7 @@ def _matches(text: str, action: str, settings: WorldModelSettings) -> Iterator[S
     if settings.filter_echoes and action.strip():
         patterns.append(rf"(?<!\w){re.escape(action.strip())}(?!\w)")
     for pattern in patterns:
-        yield from (match.span() for match in re.finditer(pattern, text))
+        yield from (match.span() for match in re.finditer(pattern, text) if match[0])
 
 
 def text_of_tokens(ids: Sequence[int], tokenizer: Any) -> tuple[str, list[int]]:

@@ -220,5 +220,5 @@ def choose_entry(data: dict[str, Any], name: str) -> None:
     entry = read_mixture([entry_called(data["env"], name)])[0]
     member = member_of(entry)
     data["env"] = plain(entry).model_dump()
-    evaluation = data.setdefault("evaluation", {})
+    evaluation = data["evaluation"] = data.get("evaluation") or {}
     evaluation |= {"split": member.split, "selection_split": member.selection_split}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal
@@ -81,7 +82,7 @@ def overridden(
     world_model = given.get("world_model")
     if isinstance(world_model, dict) and "preset" in world_model:
         # the recipe's value would take precedence: grpo+paw with preset=off would still be grpo+paw
-        data.get("world_model", {}).pop("enabled", None)
+        _take_out(data, "world_model.enabled")
     for override in overrides:
         apply_override(data, override)
     settings = Settings.read(data)
@@ -145,11 +146,19 @@ def _published_table() -> dict[str, Any]:
 def read_yaml(text: str | bytes, what: str) -> Any:
     """The plain values in a YAML text, or in the UTF-8 bytes of one."""
     try:
-        value = yaml.safe_load(text.decode() if isinstance(text, bytes) else text)
-        json.dumps(value, default=str)  # an alias to what contains it would never end
+        value = _plain_values(text.decode() if isinstance(text, bytes) else text)
     except (yaml.YAMLError, RecursionError, TypeError, ValueError) as error:
         raise ValueError(f"{what} is not valid YAML: {error}") from error
     return value
+
+
+def _plain_values(text: str) -> Any:
+    """The values in JSON, which YAML reads nearly the same, or in YAML, with dates as text."""
+    if text[:1] in '{["':
+        with suppress(ValueError):
+            return json.loads(text)
+    # an alias to what contains it would never end
+    return json.loads(json.dumps(yaml.safe_load(text), default=str))
 
 
 def _merged(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -286,8 +295,7 @@ def _change_environment(data: dict[str, Any], given: Mapping[str, Any], own_id: 
         own["cloning.episodes_per_task"] = _EPISODES_PER_TASK
     left_out = [name for key in _BELONGING for name in _take_out(data, key)]
     for name, value in own.items():
-        group, _, key = name.partition(".")
-        data.setdefault(group, {})[key] = value
+        apply_override(data, f"{name}={json.dumps(value)}")
     return left_out
 
 

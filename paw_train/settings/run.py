@@ -23,6 +23,7 @@ from paw_train.settings.env import (
     entry_name,
     member_of,
     read_mixture,
+    refuse_secrets,
 )
 from paw_train.settings.model import CloningSettings, ModelSettings
 from paw_train.settings.openrlhf import OpenRLHFSettings
@@ -140,6 +141,7 @@ class Settings(Group):
                 f"name is the name of one folder, without a path, got {self.name!r}. The folder that it "
                 "lies in is out=FOLDER."
             )
+        refuse_secrets(self.cloning.kwargs, "cloning.kwargs")
         if self.evaluation.every and not self.evaluation.selection_tasks:
             raise ValueError(
                 "evaluation.selection_tasks is 0, so no checkpoint can be chosen; "

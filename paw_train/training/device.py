@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import torch
 
 from paw_gym.internals.naming import did_you_mean
@@ -10,7 +12,7 @@ from paw_gym.internals.naming import did_you_mean
 def chosen_device(name: str) -> torch.device:
     """The device that ``model.device`` names."""
     valid = ("auto", "cpu", "cuda")
-    if name.split(":")[0] not in valid:
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", name):
         raise ValueError(f"Unknown device {name!r}. {did_you_mean(name, valid)}")
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")

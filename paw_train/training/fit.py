@@ -132,7 +132,7 @@ def _plan(settings: Settings, shape: ModelShape, available: float | None) -> Pla
     if available is None:
         available = gpu_memory(o.gpu)
     envs = [training_env(member.env) for member in settings.members]
-    turns = max(int(env.kwargs.get("max_steps", 50)) for env in envs)
+    turns = max(int(env.kwargs.get("max_steps") or 50) for env in envs)
     episodes, longest = r.groups * r.group_size, r.max_context_tokens
     conversation = all(env.mode == "conversation" for env in envs)
     tokens = episodes * longest * (1 if conversation else turns)

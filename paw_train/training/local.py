@@ -14,6 +14,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -141,7 +142,7 @@ def set_aside(folder: Path, wanted: bool) -> Iterator[None]:
         yield
     finally:
         if folder.exists():
-            shutil.rmtree(aside)
+            (aside.unlink if aside.is_symlink() else partial(shutil.rmtree, aside))()
         else:
             aside.rename(folder)
 
@@ -420,7 +421,8 @@ class Run:
                     for step in updater.steps:
                         step.require_good()
                 last = update + 1 == s.updates or self.interrupted
-                if last or (update + 1) % s.checkpoint_every == 0:
+                # after a validation too: "best" must not outlive the updates that led to it
+                if last or "validation" in metrics or (update + 1) % s.checkpoint_every == 0:
                     self._save("latest", update + 1, updater, environments)
                 if self.interrupted and update + 1 < s.updates:
                     return False

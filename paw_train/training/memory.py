@@ -75,7 +75,10 @@ KNOWN: Mapping[str, ModelShape] = MappingProxyType(
 
 def is_known(path: str) -> bool:
     """True if ``model_shape`` can give the shape of a model without loading it."""
-    return path in KNOWN or (Path(path) / "config.json").is_file()
+    try:
+        return bool(model_shape(path))
+    except ValueError:
+        return False
 
 
 def model_shape(path: str) -> ModelShape:
@@ -99,7 +102,7 @@ def shape_of(config: Mapping[str, object]) -> ModelShape:
     """The shape of a model by what its ``config.json`` holds."""
 
     def number(name: str, default: int | None = None) -> int:
-        value = config.get(name, default)
+        value = default if config.get(name) is None else config[name]
         if not isinstance(value, int):
             raise ValueError(f"config.json has no {name!r}: the model is not of a known kind.")
         return value

@@ -146,6 +146,8 @@ def _require_splits(settings: Settings) -> None:
     for member in settings.members:
         env = member.env
         check_arguments(env.id, env.train_kwargs, "env.train_kwargs")
+        if settings.cloning.episodes:
+            check_arguments(env.id, settings.cloning.kwargs, "cloning.kwargs")
         _make(training_env(env), env.train_split)
         wanted = {
             member.split: chosen.tasks or held_out,

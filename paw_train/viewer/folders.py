@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -61,6 +62,8 @@ def find_runs(root: Path) -> dict[str, Path]:
 def _below(folder: Path, depth: int) -> Iterator[Path]:
     for path in sorted(folder.iterdir()):
         if not path.is_dir() or path.name in _SKIPPED or path.name.startswith("."):
+            continue
+        if not os.access(path, os.R_OK | os.X_OK):  # such as lost+found
             continue
         if is_run(path):
             yield path

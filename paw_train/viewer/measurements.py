@@ -6,6 +6,7 @@ import json
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from threading import RLock
 from typing import Any, TypeVar
@@ -123,7 +124,7 @@ class Measurements:
         if not stamps:
             return "unknown"
         times = [t for row in rows.values() if (t := number(row.get("time"))) is not None]
-        gaps = [b - a for a, b in zip(times[-6:], times[-5:], strict=False) if b > a]
+        gaps = [b - a for a, b in pairwise(times[-6:]) if b > a]
         patience = max(_QUIET, 4 * max(gaps, default=0.0))
         last = max(stamp[1] for stamp in stamps) / 1e9
         return "training" if time.time() - last < patience else "stopped"

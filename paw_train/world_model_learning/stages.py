@@ -122,7 +122,9 @@ class WorldModelStages:
         if not self.own.held_out_episodes or path.exists():
             return
         episodes = self._held_out(self.own.held_out_episodes)
-        shared = self._shared("start.json") if when == "start" else None
+        # with "off" no similarity is measured
+        name = "start.json" if self.own.method == "off" else "start_with_similarity.json"
+        shared = self._shared(name) if when == "start" else None
         if _copied(shared, path):
             return
         started = time.perf_counter()

@@ -24,7 +24,7 @@ from fake_endpoint import FakeEndpoint
 from files import archives, unpinned
 from typer.testing import CliRunner
 
-pytest.importorskip("minari", reason="the extra `export`")
+pytest.importorskip("datasets", reason="the extra `export`")
 
 from paw_gym import Outcome, Task, register_text_env
 from paw_gym.data import Manifest, load_manifest

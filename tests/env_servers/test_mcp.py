@@ -110,6 +110,7 @@ def test_sessions_are_few_and_tools_show_no_solution() -> None:
         assert [tool.name for tool in (await client.list_tools()).tools] == [
             *["reset", "step", "list_actions"]
         ]
+        assert "greater or equal to zero" in await refused(client, "reset", seed=-1)
         first = await call(client, "reset")
         assert "All 1 sessions" in await refused(client, "reset")
         assert (await call(client, "reset", session=first["session"]))["session"]

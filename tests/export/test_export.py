@@ -20,7 +20,6 @@ from paw_gym import Episode
 from paw_gym.export import hub, read_episodes
 from paw_gym.export.exporters import with_clean_texts
 from paw_gym.export.hub import write_hub_dataset
-from paw_gym.export.minari_form import write_minari
 from paw_gym.export.sft import write_sft
 from paw_gym.transition import read_jsonl, read_parquet
 
@@ -30,94 +29,15 @@ Paw = Callable[..., Result]
 HOSTILE = st.lists(episodes(hostile_texts, fewest=1), min_size=1, max_size=2)
 
 
-@pytest.mark.parametrize("write", [write_minari, write_hub_dataset])
 @given(some=HOSTILE)
 @settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 def test_every_text_comes_back(
-    write: Callable[..., object], some: list[Episode], tmp_path_factory: pytest.TempPathFactory
+    some: list[Episode], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Equal but for lone surrogates in the texts, which UTF-8 has no form for."""
-    if write is write_minari:
-        pytest.importorskip("minari", reason='pip install ".[export]"')
-    out = tmp_path_factory.mktemp("hostile") / "hostile-v1"
-    write(out, some)
+    out = tmp_path_factory.mktemp("hostile") / "hostile"
+    write_hub_dataset(out, some)
     assert list(read_episodes(out)) == list(with_clean_texts(some))
-
-
-@pytest.mark.skipif(find_spec("minari") is None, reason='pip install ".[export]"')
-class TestMinari:
-    def test_a_run_goes_there_and_comes_back(
-        self, paw: Paw, run: Path, played: list[Episode]
-    ) -> None:
-        answer = paw("export", "run", "sets/games-v0", "--to", "minari")
-        assert answer.exit_code == 0, answer.output
-        assert "5 episodes (3 successful)" in " ".join(answer.output.split())
-        there = list(read_episodes("sets/games-v0"))
-        assert there == [*played[:3], played[4], played[3]]  # rollouts, then after, before
-
-        back = paw("export", "sets/games-v0", "back.jsonl", "--to", "jsonl")
-        assert back.exit_code == 0, back.output
-        assert list(read_jsonl("back.jsonl")) == there
-
-    def test_minari_itself_reads_it(
-        self, played: list[Episode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        import minari
-
-        write_minari(tmp_path / "games-v0", played)
-        monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-        dataset = minari.load_dataset("games-v0")
-        assert (dataset.total_episodes, dataset.total_steps) == (
-            len(played),
-            sum(len(e.transitions) for e in played),
-        )
-        assert dataset.spec.dataset_name == "games"
-        for episode, theirs in zip(played, dataset, strict=True):
-            assert theirs.actions == [t.action for t in episode.transitions]
-            assert theirs.observations[1:] == [t.next_observation for t in episode.transitions]
-            assert theirs.observations[0] == episode.transitions[0].observation
-            assert theirs.rewards.tolist() == [t.reward for t in episode.transitions]
-            assert theirs.terminations.dtype == bool
-            assert list(theirs.infos["prompt"][:-1]) == [t.prompt for t in episode.transitions]
-            assert all(map(dataset.observation_space.contains, theirs.observations))
-            assert all(map(dataset.action_space.contains, theirs.actions))
-
-        env = dataset.recover_environment()
-        options = next(iter(dataset.storage.get_episode_metadata([0])))["options"]
-        assert env.reset(options=options)[0] == dataset[0].observations[0]
-
-    def test_an_odd_numbering_and_foreign_ids_are_kept(
-        self, played: list[Episode], tmp_path: Path
-    ) -> None:
-        steps = [replace(t, step=t.step + 7, task_id="other") for t in played[0].transitions]
-        odd = replace(played[0], transitions=steps)
-        write_minari(tmp_path / "odd-v0", [odd, Episode("e", "t", "without a step")])
-        assert list(read_episodes(tmp_path / "odd-v0")) == [odd]
-
-    def test_a_dataset_of_others_is_read(self, tmp_path: Path) -> None:
-        """No infos of ours: the observation is the prompt, the action is the response."""
-        from gymnasium.spaces import Text
-        from minari.data_collector.episode_buffer import EpisodeBuffer
-        from minari.dataset.minari_storage import MinariStorage
-
-        space = Text(10, charset="abc")
-        storage = MinariStorage.new(tmp_path / "theirs", space, space, data_format="arrow")
-        buffer = EpisodeBuffer(None, None, None, ["a", "b"], ["c"], [0.5], [True], [False])
-        storage.update_episodes([buffer])
-        storage.update_metadata({"dataset_id": "theirs-v0", "minari_version": "0.5.4"})
-        [episode] = read_episodes(tmp_path / "theirs")
-        [t] = episode.transitions
-        assert (t.prompt, t.response, t.action, t.reward) == ("a", "c", "c", 0.5)
-        assert (t.next_observation, t.terminated, t.action_is_valid) == ("b", True, True)
-
-    def test_numbers_are_not_texts(self, tmp_path: Path) -> None:
-        from gymnasium.spaces import Discrete
-        from minari.dataset.minari_storage import MinariStorage
-
-        storage = MinariStorage.new(tmp_path / "n", Discrete(3), Discrete(3), data_format="arrow")
-        storage.update_metadata({"dataset_id": "n-v0", "minari_version": "0.5.4"})
-        with pytest.raises(ValueError, match=r"observations of .* are Discrete\(3\); expected"):
-            list(read_episodes(tmp_path / "n"))
 
 
 @pytest.mark.skipif(find_spec("datasets") is None, reason='pip install ".[export]"')
@@ -135,6 +55,8 @@ class TestHub:
         assert data["reward"][:] == [t.reward for t in steps]
         assert [json.loads(i) for i in data["info"]] == [t.info for t in steps]
         assert list(read_episodes("games")) == played[:3]
+        assert paw("export", "games", "back.jsonl", "--to", "jsonl").exit_code == 0
+        assert list(read_jsonl("back.jsonl")) == played[:3]
 
         assert paw("export", "run", "all.parquet", "--to", "parquet").exit_code == 0
         told = {"data_files": "all.parquet", "split": "train", "cache_dir": "cache"}
@@ -166,7 +88,6 @@ class TestFailures:
         ("line", "message"),
         [
             ("export run x --to parkett", "Did you mean 'parquet'"),
-            ("export run x --to minari", "such as x-v0"),
             ("export run run --to datasets", "run exists already"),
             ("export run no/where.jsonl --to jsonl", "no folder no"),
             ("export run/config.json x --to jsonl", "expected .jsonl or .parquet"),
@@ -174,7 +95,6 @@ class TestFailures:
             ("export run x --to jsonl --tokenizer model", "--tokenizer MODEL go together"),
             ("export empty x --to datasets", "empty holds no episodes"),
             ("export half x --to datasets", "000001.jsonl, line 2: not an episode"),
-            ("export half x-v0 --to minari", "000001.jsonl, line 2: not an episode"),
             ("sft-data run x --part before", "No demonstration in 1 episode: none succeeded."),
             ("sft-data run run", "run exists already"),
             ("sft-data ALFWorld x", "paw sft-data ENV OUT --expert"),

@@ -246,6 +246,21 @@ def test_making_the_environment_counts(box_env: Any) -> None:
     assert report["truncation"].status == "skipped"
 
 
+def test_a_constructor_that_ends_the_process_or_has_its_own_error_is_named() -> None:
+    class DataError(ValueError):
+        def __init__(self, path: str, line: int) -> None:
+            super().__init__(f"{path}, line {line}: damaged")
+
+    def make() -> Any:
+        raise DataError("levels.txt", 3)
+
+    report = check_text_env(lambda: os._exit(3), only=["task_ids", "truncation"])
+    assert [r.status for r in report.results] == ["failed", "skipped"]
+    assert report["task_ids"].detail == "making the environment ended the process (exit code 3)"
+    with pytest.raises(ValueError, match=r"DataError: levels\.txt, line 3: damaged"):
+        check_text_env(make)
+
+
 def test_a_process_that_dies_is_named(box_env: Any) -> None:
     class Crashing(box_env):
         def _act(self, action: str) -> Any:

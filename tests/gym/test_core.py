@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,13 @@ class Where:
     """Data of a task."""
 
     cells: set[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Riddle:
+    """Data of a task that hides a part in its ``repr``."""
+
+    answer: str = field(repr=False)
 
 
 def tasks(count: int, **changes: Any) -> TaskSet:
@@ -90,6 +97,7 @@ class TestTaskSet:
             (np.zeros(4), np.zeros((2, 2))),
             (np.array([{"a": 1}, None]), np.array([{"a": 2}, None])),
             (Where({(1, 2)}), Where({(2, 1)})),
+            (Riddle("cat"), Riddle("dog")),
             (len, max),
         ],
     )

@@ -59,11 +59,15 @@ def test_a_failing_step_or_reset_fails_its_episode_alone(box_env: Any) -> None:
                 raise OSError("no such box")
             return super()._start(task)
 
+        def close(self) -> None:
+            closed.append(self)
+
+    closed: list[Any] = []
     some = EnvPool(lambda: AgentInterface(Failing("raises on junk", max_steps=2)))
     slots = some.reset(["boxes/3", "boxes/7", "boxes/4", "boxes/5"])
     assert [slot.index for slot in slots] == [0, 2, 3]
     some.step([LOOK, "<think></think><action>dance</action>", LOOK])
-    assert [slot.index for slot in some.active] == [0, 3]
+    assert [slot.index for slot in some.active] == [0, 3] and len(closed) == 1
     some.step([LOOK, LOOK])
     assert [e.task_id for e in some.episodes] == ["boxes/3", "boxes/7", "boxes/4", "boxes/5"]
     assert [len(e.transitions) for e in some.episodes] == [2, 0, 0, 2]
@@ -71,6 +75,28 @@ def test_a_failing_step_or_reset_fails_its_episode_alone(box_env: Any) -> None:
     assert "Traceback" in started and "OSError: no such box" in started
     assert "Traceback" in stepped and "ValueError: bad action 'dance'" in stepped
     assert some.episodes[1].group == 1 and len(some.reset(["boxes/4"])) == 1
+
+
+def test_a_branch_has_what_is_left_of_its_episodes_time(pool: Make) -> None:
+    some = pool(1, 1)
+    some.episode_seconds = 60.0
+    [slot] = some.reset(["boxes/4"])
+    some._spent[slot.index] = 59.0
+    [branch] = some.fork(slot, 1)
+    assert some._spent[branch.index] == 59.0
+
+
+def test_after_a_reset_that_failed_no_episode_goes_on(box_env: Any) -> None:
+    class Failing(box_env):
+        def _start(self, task: Any) -> Any:
+            return super()._start(task) if task.id == "boxes/4" else 1 // 0
+
+    env = Failing()
+    env.reset(options={"task_id": "boxes/4"})
+    with pytest.raises(ZeroDivisionError):
+        env.reset(options={"task_id": "boxes/5"})
+    with pytest.raises(RuntimeError, match="call reset"):
+        env.step("look")
 
 
 def test_the_state_makes_the_next_reset_the_same(pool: Make) -> None:

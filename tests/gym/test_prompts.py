@@ -121,6 +121,8 @@ class TestFiles:
             ("first = ", "not valid TOML"),
             ("first = '{instruction}'", "lacks 'step'"),
             ("frist = ''", "unknown key 'frist'. Did you mean 'first'"),
+            ("own_tags = 'search'", "'own_tags' is 'search'; expected a list of texts"),
+            ("think_tag = false", "'think_tag' is False; expected text"),
         ],
     )
     def test_damaged_files_say_what_is_wrong(self, text: str, message: str) -> None:

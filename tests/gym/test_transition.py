@@ -61,6 +61,15 @@ def test_what_would_not_come_back_is_refused_and_the_old_file_stays(
     assert list(tmp_path.iterdir()) == [path], "nothing half-written stays behind"
 
 
+def test_appending_leaves_a_line_alone_that_a_kill_has_cut_off(tmp_path: Path) -> None:
+    path, whole = tmp_path / "e.jsonl", Episode("e", "t", "1", transitions=[transition()])
+    write_jsonl(path, [whole], append=True)
+    line = path.read_bytes()
+    path.write_bytes(line + line[:40])
+    write_jsonl(path, [whole], append=True)
+    assert path.read_bytes().splitlines(keepends=True) == [line, line[:40] + b"\n", line]
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_episodes_are_written_as_they_come(form: str, tmp_path: Path) -> None:
     """The writer asks for an episode only when those before it are on their way to the file.

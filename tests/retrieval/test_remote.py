@@ -199,6 +199,15 @@ def test_a_query_of_the_address_stays_behind_every_path() -> None:
         assert JsonClient(f"{url}/", attempts=1).ask("GET", "/x") == "/x"
 
 
+def test_a_token_is_sent_without_its_line_end_and_shown_in_no_error() -> None:
+    for token in ("sk-secret\r\n", "sk-sécret‑"):
+        client = JsonClient("http://127.0.0.1:1", token, attempts=1)
+        with pytest.raises(HttpError) as refused:
+            client.ask("GET", "/x")
+        assert "ecret" not in str(refused.value)
+        assert client._headers["Authorization"] == f"Bearer {token.strip()}"
+
+
 @pytest.mark.parametrize(
     "url", ["http://[::1", "http://h:99999", "http://h:x", "h:80", "http://", "ftp://x"]
 )

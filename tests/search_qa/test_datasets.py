@@ -35,34 +35,34 @@ def write(tmp_path: Path) -> Write:
     return written
 
 
-# name of the file, its content, and the id and answers that it holds
+# name of the file, its content, and the id, answers and supporting titles that it holds
 PUBLISHED = [
     (
         "nq/NQ-open.dev.jsonl",
         '{"question": "when was the fair", "answer": ["1904", "in 1904"]}\n',
-        ("nq_1", ("1904", "in 1904")),
+        ("nq_1", ("1904", "in 1904"), ()),
     ),
     (
         "nq/nq-dev.qa.csv",
         "when was the fair\t['1904', \"St. Louis' fair\"]\n",
-        ("nq_1", ("1904", "St. Louis' fair")),
+        ("nq_1", ("1904", "St. Louis' fair"), ()),
     ),
     (
         "triviaqa/wikipedia-dev.json",
         '{"Data": [{"QuestionId": "qw_1", "Question": "Which town?", '
         '"Answer": {"Value": "Sel", "Aliases": ["Sel", "Sel (town)"]}}]}',
-        ("qw_1", ("Sel", "Sel (town)")),
+        ("qw_1", ("Sel", "Sel (town)"), ()),
     ),
     (
         "popqa/test.tsv",
         'id\tsubj\tquestion\tpossible_answers\n42\tSel\tWho?\t"[""Ann"", ""Ann Lee""]"\n',
-        ("42", ("Ann", "Ann Lee")),
+        ("42", ("Ann", "Ann Lee"), ()),
     ),
     (
         "hotpotqa/hotpot_dev_distractor_v1.json",
         '[{"_id": "5a8b", "question": "Were both?", "answer": "yes", "type": "comparison", '
         '"supporting_facts": [["A", 0], ["B", 1], ["A", 2]], "context": [["A", ["x"]]]}]',
-        ("5a8b", ("yes",)),
+        ("5a8b", ("yes",), ("A", "B")),
     ),
     (
         "musique/musique_ans_v1.0_dev.jsonl",
@@ -70,12 +70,12 @@ PUBLISHED = [
         '"answerable": true, "paragraphs": [{"title": "A", "is_supporting": true}, '
         '{"title": "B", "is_supporting": false}]}\n'
         '{"id": "2hop__2", "question": "?", "answer": "x", "answerable": false}\n',
-        ("2hop__1", ("Ann", "Ann Lee")),
+        ("2hop__1", ("Ann", "Ann Lee"), ("A",)),
     ),
     (
         "bamboogle/Bamboogle Prerelease - Sheet1.csv",
         'Question,Answer\n"Who, then?",Ann\n',
-        ("bamboogle_2", ("Ann",)),
+        ("bamboogle_2", ("Ann",), ()),
     ),
 ]
 
@@ -87,7 +87,7 @@ def test_the_forms_of_the_sources(
     path = write(name, content)
     dataset, split = path.parent.name, "test" if path.stem == "test" else "dev"
     [question] = read_questions(question_file(tmp_path, dataset, split))
-    assert (question.id, question.golden_answers) == expected
+    assert (question.id, question.golden_answers, question.supporting) == expected
     assert question.type == ("comparison" if dataset == "hotpotqa" else "")
 
 
@@ -139,7 +139,7 @@ def test_answers_that_are_not_plain_texts(
 
 @pytest.mark.parametrize("packing", ["gz", "parquet"])
 def test_packed_files_are_read(tmp_path: Path, packing: str) -> None:
-    answers = {"golden_answers": ["A", "Ä"]}
+    answers = {"golden_answers": ["A", "Ä"], "supporting_titles": ["T"]}
     rows = [{"id": str(n), "question": f"Who is {n}?", **answers} for n in (1, 2)]
     (tmp_path / "nq").mkdir()
     if packing == "parquet":
@@ -151,8 +151,8 @@ def test_packed_files_are_read(tmp_path: Path, packing: str) -> None:
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         (tmp_path / "nq" / "dev.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
     path = question_file(tmp_path, "nq", "dev")
-    found = [(q.id, q.golden_answers) for q in read_questions(path)]
-    assert found == [(number, ("A", "Ä")) for number in ("1", "2")]
+    found = [(q.id, q.golden_answers, q.supporting) for q in read_questions(path)]
+    assert found == [(number, ("A", "Ä"), ("T",)) for number in ("1", "2")]
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(QuestionError, match=f"{path.name} is cut off or damaged"):
         read_questions(path)
@@ -190,7 +190,11 @@ def test_each_benchmark_has_its_own_split_to_evaluate(tmp_path: Path) -> None:
         ("dev.jsonl", '{"question": "a", "answer_aliases": NaN}', "1: 'answer_aliases' is nan"),
         ("dev.jsonl", '{"question": "a", "answer": "b", "id": NaN}', "record 1: 'id' is nan"),
         ("dev.jsonl", '{"question": "a", "answer": "b", "type": NaN}', "record 1: 'type' is nan"),
-        ("dev.jsonl", '{"question": "a", "answer": "{1: 2}"}', "is of none of the published forms"),
+        (
+            "dev.jsonl",
+            '{"question": "a", "answer": "b", "supporting_facts": [{"title": "x"}]}',
+            "record 1: a field is of none of the published forms",
+        ),
     ],
 )
 def test_malformed_files_are_named(write: Write, name: str, content: str, says: str) -> None:

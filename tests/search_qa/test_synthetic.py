@@ -71,7 +71,8 @@ def test_splits_share_no_entity(difficulty: str) -> None:
     asked = {}
     for split in SPLITS:
         riddles = world.riddles(split)
-        assert [len(r.hops) for r in riddles] == [int(r.question.type[0]) for r in riddles]
+        relations = [len(r.question.supporting) for r in riddles]
+        assert relations == [int(r.question.type[0]) for r in riddles]
         assert len({r.question.id for r in riddles}) == len(riddles) > 20
         assert {len(r.hops) for r in riddles} == set(DIFFICULTIES[difficulty].hops)
         for riddle in riddles:
@@ -87,6 +88,7 @@ def test_gold_passages_state_the_facts(difficulty: str) -> None:
     for riddle in world.riddles("test", 50):
         last = texts[riddle.hops[-1].passage]
         assert riddle.question.golden_answers[0] in last.text
+        assert riddle.question.supporting == tuple(texts[h.passage].title for h in riddle.hops)
         for hop, following in zip(riddle.hops, riddle.hops[1:], strict=False):
             assert texts[following.passage].title in texts[hop.passage].text
     for entity in world.entities:

@@ -27,6 +27,8 @@ class Question:
     golden_answers: tuple[str, ...]
     type: str = ""
     """the benchmark's own class of questions (``bridge``, ``2-hop``), if it has one"""
+    supporting: tuple[str, ...] = ()
+    """titles of the passages that support the answer, if they are known; a part of tasks' fingerprints"""
 
 
 class QuestionError(ValueError):
@@ -38,8 +40,8 @@ def parse_question(record: Mapping[str, Any], fallback_id: str) -> Question | No
 
     It understands the keys of FlashRAG's JSON lines (``question``, ``golden_answers``), NQ-open
     (``answer`` as a list), TriviaQA (``Question``, ``Answer`` with ``Aliases``), PopQA
-    (``possible_answers``), HotpotQA and 2WikiMultihopQA (``_id``, ``answer``), MuSiQue
-    (``answer_aliases``, ``answerable``) and Bamboogle (``Question``, ``Answer``).
+    (``possible_answers``), HotpotQA and 2WikiMultihopQA (``_id``, ``answer``, ``supporting_facts``),
+    MuSiQue (``answer_aliases``, ``paragraphs``) and Bamboogle (``Question``, ``Answer``).
     """
     if not isinstance(record, Mapping):
         raise QuestionError(f"a question is an object, got {type(record).__name__}")
@@ -72,6 +74,7 @@ def _parsed(record: Mapping[str, Any], fallback_id: str) -> Question | None:
         text.strip(),
         tuple(answers),
         "" if kind is None else _text(kind, "type"),
+        tuple(_supporting(record)),
     )
 
 
@@ -132,6 +135,20 @@ def _answers(record: Mapping[str, Any]) -> list[str]:
         answer = {key.lower(): value for key, value in found.items()}
         return [t for key in ("value", "aliases", "humananswers") for t in texts(answer, key)]
     return [*texts(record, field), *texts(record, "answer_aliases")]
+
+
+def _supporting(record: Mapping[str, Any]) -> list[str]:
+    if isinstance(record.get("supporting_titles"), list):
+        titles = record["supporting_titles"]
+    elif isinstance(record.get("supporting_facts"), Mapping):  # as the hub has HotpotQA
+        titles = record["supporting_facts"].get("title", [])
+    elif isinstance(record.get("supporting_facts"), list):
+        titles = [fact[0] for fact in record["supporting_facts"]]
+    elif isinstance(record.get("paragraphs"), list):  # MuSiQue
+        titles = [p["title"] for p in record["paragraphs"] if p.get("is_supporting")]
+    else:
+        titles = []
+    return list(dict.fromkeys(_text(title, "supporting titles") for title in titles))
 
 
 BENCHMARKS = ("nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle")

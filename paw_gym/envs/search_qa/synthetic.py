@@ -217,8 +217,9 @@ class World:
         text = rng.choice(RELATIONS[path[-1]].asked).format(x=described)
         answer = entity.facts[path[-1]]
         golden = (answer.name, answer.alias) if isinstance(answer, Entity) else (answer,)
+        titles = tuple(self.passages[int(hop.passage[1:])].title for hop in hops)
         key = hashlib.sha256(f"{called}/{start.name}/{'/'.join(path)}".encode()).hexdigest()[:10]
-        question = Question(f"{len(path)}hop-{key}", text, golden, f"{len(path)}-hop")
+        question = Question(f"{len(path)}hop-{key}", text, golden, f"{len(path)}-hop", titles)
         return Riddle(question, tuple(hops))
 
 

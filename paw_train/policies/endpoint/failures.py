@@ -43,7 +43,7 @@ class Fallbacks:
                 continue
             value = sent.pop(field)
             if name == "max_tokens":
-                sent["max_completion_tokens"] = value
+                sent.setdefault("max_completion_tokens", value)
         return sent
 
     def learn(self, error: Exception, sent: Mapping[str, Any]) -> bool:

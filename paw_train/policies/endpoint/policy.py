@@ -14,9 +14,9 @@ import threading
 import time
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from paw_gym.internals.files import user_path
 from paw_train.policies.endpoint.answers import (
     AnswerCache,
     context_tokens,
@@ -487,7 +487,8 @@ class EndpointSession:
 
 def _estimate(body: Mapping[str, Any]) -> Use:
     """The most that a request may use; the tokens of messages by about four characters each."""
-    most = next(float(body[n]) for n in ("max_tokens", "max_completion_tokens") if n in body)
+    limits = (body.get(name) for name in ("max_tokens", "max_completion_tokens"))
+    most = next((float(limit) for limit in limits if limit), 0.0)
     if "prompt" in body:
         parts = body["prompt"] if body.get("echo") else [body["prompt"]]
         return Use(float(sum(map(len, parts))), most * len(parts))
@@ -518,7 +519,7 @@ def _cache_of(settings: EndpointSettings) -> AnswerCache | None:
         from paw_gym.internals.cache import private_folder
 
         return AnswerCache(private_folder("endpoint") / "answers.sqlite")
-    return AnswerCache(Path(settings.cache))
+    return AnswerCache(user_path(settings.cache))
 
 
 class _LoopThread:

@@ -78,7 +78,7 @@ def takes_branches(model: Any) -> bool:
 
 
 def _convolves(model: Any) -> bool:
-    return "conv" in (getattr(model.config, "layer_types", None) or ())
+    return "conv" in (getattr(model.get_decoder().config, "layer_types", None) or ())
 
 
 def _batched_as_alone(model: Any) -> bool:
@@ -115,10 +115,10 @@ class BatchDecoder:
         self.model, self.cache, self.count = model, cache, rows
         self.device = next(model.parameters()).device
         self.prefill_tokens = prefill_tokens
-        self._window = window_of(model.config)
-        self._positions = getattr(model.config, "max_position_embeddings", None)
+        self._window = window_of(model.get_decoder().config)
+        self._positions = getattr(model.get_decoder().config, "max_position_embeddings", None)
         self._convolves = _convolves(model)
-        self._eager = getattr(model.config, "_attn_implementation", None) == "eager"
+        self._eager = getattr(model.get_decoder().config, "_attn_implementation", None) == "eager"
         self._lengths = [0] * rows
         """tokens of each row"""
         self._place = list(range(rows))

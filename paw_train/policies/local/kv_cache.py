@@ -163,7 +163,7 @@ def static_cache(model: Any, rows: int, multiple: int = 1) -> StaticCache | None
     (LFM2's) keep the inputs of all tokens, so that rows of any lengths go on, and go back. A window that is
     measured in columns (``attention_types`` of GPT-Neo), states, and keys that layers share do not fit.
     """
-    config = model.config
+    config = model.get_decoder().config
     attention = str(getattr(config, "_attn_implementation", ""))
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     fits = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import shlex
@@ -208,12 +209,12 @@ def add_reference(model: Any) -> None:
     config = model.peft_config[TRAINED]
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Already found a `peft_config`")
-        model.add_adapter(type(config)(**_fields(config)), REFERENCE)
+        model.add_adapter(copy.deepcopy(config), REFERENCE)
     _widen(model)
     weights = dict(model.named_parameters())
     with torch.no_grad():
         for name, weight in weights.items():
-            if ".lora_" in name and f".{REFERENCE}" in name:
+            if f".{REFERENCE}" in name:
                 weight.copy_(weights[name.replace(f".{REFERENCE}", f".{TRAINED}")])
     model.set_adapter(TRAINED)
 
@@ -231,11 +232,6 @@ def reference_active(model: Any) -> Iterator[None]:
         # both make the trained adapter's weights trainable again
         model.enable_adapters()
         model.set_adapter(TRAINED)
-
-
-def _fields(config: Any) -> dict[str, Any]:
-    names = ("r", "lora_alpha", "lora_dropout", "target_modules", "task_type")
-    return {name: getattr(config, name) for name in names}
 
 
 def _added_at_first(model: Any) -> Iterator[Tensor]:

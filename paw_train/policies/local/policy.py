@@ -62,7 +62,9 @@ class LocalPolicy:
     @property
     def context_tokens(self) -> int | None:
         """The longest sequence that the model was made for, if its configuration gives it."""
-        found: int | None = getattr(self.model.config, "max_position_embeddings", None)
+        found: int | None = getattr(
+            self.model.get_decoder().config, "max_position_embeddings", None
+        )
         return found
 
     @classmethod

@@ -15,12 +15,12 @@ from paw_train.rollouts.policy import Sampling
 def logits_of(model: Any, hidden: Tensor) -> Tensor:
     """[n, V] float32 logits of [n, H] last hidden states, as the model's own head gives them."""
     logits: Tensor = model.get_output_embeddings()(hidden).float()
-    config = model.config
+    config = model.get_decoder().config
     # Gemma 2, RecurrentGemma, Cohere and Granite change them after the output layer
-    if scale := getattr(config, "logit_scale", None):
-        logits = logits * scale
-    if divisor := getattr(config, "logits_scaling", None):
-        logits = logits / divisor
+    for name in ("logit_scale", "lm_head_multiplier"):
+        logits = logits * (getattr(config, name, None) or 1.0)
+    scaling = getattr(config, "logits_scaling", None) or 1.0
+    logits = logits * scaling if config.model_type == "hyperclovax" else logits / scaling
     for name in ("final_logit_softcapping", "logits_soft_cap"):
         if cap := getattr(config, name, None):
             logits = torch.tanh(logits / cap) * cap

@@ -48,7 +48,7 @@ def relevant(settings: Mapping[str, Any]) -> dict[str, Any]:
     if learning["method"] != "off":
         if learning["method"] == "rwml":
             learning.pop("sft", None)
-        elif learning["easy"]["samples"] == 0:
+        elif not learning["easy_samples"]:
             learning.pop("rwml", None)
         kept["world_model_learning"] = learning
     estimator = ADVANTAGES.get(kept["algorithm"]["name"])  # from a package that may be gone
