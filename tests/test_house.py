@@ -11,12 +11,12 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 LINES = {
-    "paw_gym": 23_810,
-    "paw_train": 37_120,
+    "paw_gym": 23_610,
+    "paw_train": 37_160,
     "env_servers": 3_655,
     "benchmarks": 3_980,
     "scripts": 900,
-    "tests": 34_330,
+    "tests": 34_400,
 }
 """most lines of Python"""
 PAGES, WORDS, README = 24, 45_000, 110

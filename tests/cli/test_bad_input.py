@@ -311,6 +311,7 @@ def test_a_port_in_use(here: Path, command: str) -> None:
 def test_the_same_in_a_process_of_its_own(here: Path) -> None:
     for command, message in (
         ("train smoke updates=-1", "updates is 0 or more, got -1"),
+        (f"eval random agent.system={'x' * 300}", "agent.system: the agent 'random' asks no model"),
         ("eval expert env.id=parrots:me/Parot-v0", "Did you mean 'me/Parrot-v0'"),
     ):
         done = python("-m", "paw_train.cli", *command.split(), PYTHONDONTWRITEBYTECODE="1")

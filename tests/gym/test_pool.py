@@ -74,6 +74,9 @@ def test_a_failing_step_or_reset_fails_its_episode_alone(box_env: Any) -> None:
     started, stepped = (some.episodes[i].error or "" for i in (1, 2))
     assert "Traceback" in started and "OSError: no such box" in started
     assert "Traceback" in stepped and "ValueError: bad action 'dance'" in stepped
+    assert [e.task_type for e in some.episodes] == [
+        some.tasks[e.task_id].type for e in some.episodes
+    ]
     assert some.episodes[1].group == 1 and len(some.reset(["boxes/4"])) == 1
 
 

@@ -142,6 +142,7 @@ def test_settings_of_a_critic_matter_where_there_may_be_one(name: str, distingui
     (run, *_) = small_grid().runs("runs")
     recorded = run.settings.to_dict()
     recorded["algorithm"]["name"] = name
+    recorded["world_model_learning"]["method"] = "sft"
     other = copy.deepcopy(recorded)
     other["algorithm"]["critic"]["lr"] *= 2
     assert (relevant(recorded) != relevant(other)) is distinguished

@@ -437,6 +437,9 @@ def test_the_critic_learns_returns_without_touching_the_policy(level: str) -> No
     # an episode's return is 10 from every step of a won one (gamma = 1), else 0
     assert values == pytest.approx([RETURNS[o] for o in OWNERS], abs=2.0)
     assert all(torch.equal(p, q) for p, q in zip(policy.model.parameters(), before, strict=True))
+    slower = Critic(policy, CriticSettings(lr=1e-6), level, micro_batch_tokens=1)
+    slower.load_state_dict(critic.state_dict())  # as a run that resumes with another rate
+    assert slower.adamw.param_groups[0]["lr"] == 1e-6
 
 
 def test_critic_gradient_does_not_depend_on_the_cut() -> None:

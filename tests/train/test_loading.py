@@ -404,6 +404,21 @@ def test_the_reference_stays_what_the_policy_was(
     assert (_logprobs(policy, 0.7) - before).abs().max() > 1e-3
 
 
+def test_the_reference_of_an_adapter_made_elsewhere_is_the_policy(
+    base: Path, tmp_path: Path
+) -> None:
+    policy = LocalPolicy.load(base, adapter=RANK_4)
+    _learn(policy, 2)
+    policy.save(tmp_path / "a")
+    config = json.loads((tmp_path / "a" / "adapter_config.json").read_text())
+    config |= {"use_rslora": True, "alpha_pattern": {"q_proj": 3}}
+    (tmp_path / "a" / "adapter_config.json").write_text(json.dumps(config))
+    policy = LocalPolicy.load(tmp_path / "a", adapter=LoraSettings(rank=4, base=str(base)))
+    before = _logprobs(policy, 0.7)
+    reference = policy.reference()
+    torch.testing.assert_close(_logprobs(reference, 0.7), before, rtol=0, atol=1e-6)
+
+
 def test_asking_the_reference_in_between_leaves_gradients_alone(base: Path) -> None:
     """The engine asks it between the policy's forward and backward pass."""
     gradients = []

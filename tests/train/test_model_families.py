@@ -26,17 +26,22 @@ SHAPE = {
 }  # fmt: skip
 JOINING = (
     *("Llama", "Qwen3", "Phi3", "Granite", "Olmo2", "SmolLM3", "Cohere", "Glm"),
-    *("GPTNeoX", "Starcoder2", "Phi", "Gemma", "GPT2"),
+    *("GPTNeoX", "Starcoder2", "Phi", "Gemma", "GPT2", "HyperCLOVAX"),
 )
 """families whose layers all see the whole context"""
 PADDED = ("Mistral", "Qwen2", "Gemma2", "StableLm", "Falcon", "Nemotron")
 """families with sliding windows or attention of their own"""
-APART = ("Mamba", "Mamba2", "Qwen3_5", "GPTNeo", "Bloom")
+APART = ("Mamba", "Mamba2", "Qwen3_5", "GPTNeo", "Bloom", "FalconH1")
 """families with recurrent layers, or attention by cache column: decoded without padding"""
 OWN: dict[str, dict[str, Any]] = {
     "Mistral": {"sliding_window": 6},
     "Qwen2": {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1},
     "Starcoder2": {"sliding_window": None},
+    "HyperCLOVAX": {"logits_scaling": 0.25},
+    "FalconH1": {
+        "lm_head_multiplier": 0.25, "mamba_d_ssm": 64, "mamba_n_heads": 8, "mamba_d_head": 8,
+        "mamba_n_groups": 1, "mamba_d_state": 8,
+    },
     "Mamba": {"state_size": 4},
     "Mamba2": {"state_size": 4, "head_dim": 8, "num_heads": 8, "n_groups": 1, "expand": 2},
     "GPTNeo": {"num_layers": 2, "attention_types": [[["global", "local"], 1]], "window_size": 8},

@@ -188,6 +188,8 @@ def test_a_character_of_several_tokens_is_left_out_whole() -> None:
     settings = WorldModelSettings(filter_patterns=(r"\d+ \u00b0C",))
     (span,) = filtered(ids, "", tokenizer, settings)
     assert tokenizer.decode(ids[slice(*span)]).strip() == "20 \u00b0C"
+    empty = WorldModelSettings(filter_patterns=(r"x*", r"$", r"(\d\d:\d\d)?"))
+    assert filtered(ids, "", tokenizer, empty) == []
 
 
 def test_a_rule_that_is_no_regular_expression_is_named() -> None:
@@ -269,3 +271,17 @@ def test_the_gradient_is_the_policys_and_the_placebos_at_the_true_terms_norm(
     found = torch.cat([p.grad.flatten() for p in parameters])
     assert torch.allclose(found, expected, rtol=1e-4, atol=1e-6)
     assert metrics["grad_norm_wm"] == pytest.approx(float(other.norm()), rel=1e-5)
+
+
+def test_with_bfloat16_weights_the_placebo_is_in_its_own_step() -> None:
+    wm = WorldModelSettings(loss="ce", alpha=1.0, placebo=True)
+    policy = word_policy(["red green blue"])
+    policy.model.bfloat16()
+    alone = PLAIN.replace(policy_coef=0.0)
+    rows = with_placebo(
+        prepare(collect(made_up(False)), AlgorithmSettings(), alone, wm, 10.0).rows, 1
+    )
+    optimizer = OptimizerSettings(lr=0.0, max_grad_norm=1e9)
+    metrics = Updater(policy, None, optimizer, alone, wm, 1.0, 1).step(rows, 0, 0)
+    # without the policy's term, this is the true term's norm; the other is the placebo's own
+    assert metrics["grad_norm"] == pytest.approx(metrics["grad_norm_wm"], rel=0.2)

@@ -11,7 +11,7 @@ import yaml
 from paw_gym.internals.constructors import parameters_of
 from paw_train.algorithms.update import optimizer_steps
 from paw_train.settings import OptimizerSettings, load_settings, recipe_names
-from paw_train.settings.recipes import descriptions
+from paw_train.settings.recipes import descriptions, read_yaml
 from paw_train.training.plan import make_plan
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,6 +75,16 @@ def test_every_trained_row_of_the_tables_is_a_recipe() -> None:
     for table, rows in (("Table 1", 16), ("Table 2", 12), ("Table 3", 10), ("Table 4", 8)):
         assert sum(table in row["published"] for row in TABLE.values()) == rows
     assert "success 90.4 %" in descriptions()["alfworld_qwen2.5-1.5b_gigpo_paw"]
+
+
+def test_a_recipe_with_an_empty_group_or_a_date(tmp_path: Path) -> None:
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text("env: {kwargs: {since: 2024-01-01}}\nnote: {'a': '🙂'}\ncloning:\n")
+    for wrong in ([], ["env.id=paw_gym/WebShop-v0"], ["world_model.preset=paw"]):
+        with pytest.raises(ValueError, match="cloning is a group|'cloning' is a value|note"):
+            load_settings(recipe, wrong)
+    assert read_yaml(recipe.read_text(), "it")["env"] == {"kwargs": {"since": "2024-01-01"}}
+    assert read_yaml('{"a": "\\ud83d\\ude42", "b": 1e-05}', "it") == {"a": "🙂", "b": 1e-05}
 
 
 @pytest.mark.parametrize("name", TABLE)
