@@ -5,10 +5,10 @@ A thread could not be stopped, and a step that holds Python's lock would stop ev
 
 from __future__ import annotations
 
+import copy
 import faulthandler
 import multiprocessing
 import os
-import pickle
 import re
 import signal
 import sysconfig
@@ -176,10 +176,10 @@ def _serve(answers: Connection, work: Work, limit: float, dump: Path) -> None:
             results = work()
         except Exception as error:  # a wrong argument, or the environment's constructor
             try:
-                pickle.loads(pickle.dumps(error))
-            except Exception:  # its class asks for other arguments than its text
-                error = ValueError(f"{type(error).__name__}: {error}")
-            answers.send(error)
+                copy.copy(error)  # made again as the other side makes it
+                answers.send(error)
+            except Exception:  # its class asks for other arguments than its text, or is a local one
+                answers.send(ValueError(f"{type(error).__name__}: {error}"))
             return
         answers.send(_MAKING)
         while True:
