@@ -154,7 +154,6 @@ class EnvPool:
         self._fetch_ahead(
             (self._envs[index], "reset", (seed, {"task_id": task_ids[group]}))
             for (index, group, _), seed in zip(places, seeds, strict=True)
-            if self.episode_seconds is None  # else each has its own time
         )
         for (index, group, member), seed in zip(places, seeds, strict=True):
             task_id = task_ids[group]
@@ -163,13 +162,14 @@ class EnvPool:
             self._start(index, group, member, task_id, seed)
         return self.active
 
-    @staticmethod
-    def _fetch_ahead(calls: Iterable[tuple[AgentInterface, str, tuple[Any, ...]]]) -> None:
+    def _fetch_ahead(self, calls: Iterable[tuple[AgentInterface, str, tuple[Any, ...]]]) -> None:
         """Makes calls ahead for environments that can be asked together: remote ones, in one request.
 
         Their class has a static method ``fetch_ahead`` over (environment, method, arguments); the
         calls of those methods that follow find their answers ready.
         """
+        if self.episode_seconds is not None:  # each has its own time
+            return
         together: dict[Any, list[tuple[Any, str, tuple[Any, ...]]]] = {}
         for env, method, arguments in calls:
             fetch = getattr(env.text_env, "fetch_ahead", None)
@@ -210,8 +210,7 @@ class EnvPool:
         self._fetch_ahead(
             (env, "step", (env.template.read_response(by_index[slot.index]).action,))
             for slot in self.active
-            if self.episode_seconds is None
-            and hasattr((env := self._envs[slot.index]).text_env, "fetch_ahead")
+            if hasattr((env := self._envs[slot.index]).text_env, "fetch_ahead")
             and not env.require_admissible  # which is asked before the step
         )
         self.active = [slot for slot in self.active if self._advance(slot, by_index[slot.index])]

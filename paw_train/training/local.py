@@ -14,7 +14,6 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -142,7 +141,10 @@ def set_aside(folder: Path, wanted: bool) -> Iterator[None]:
         yield
     finally:
         if folder.exists():
-            (aside.unlink if aside.is_symlink() else partial(shutil.rmtree, aside))()
+            if aside.is_symlink():
+                aside.unlink()
+            else:
+                shutil.rmtree(aside)
         else:
             aside.rename(folder)
 

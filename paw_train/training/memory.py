@@ -76,9 +76,10 @@ KNOWN: Mapping[str, ModelShape] = MappingProxyType(
 def is_known(path: str) -> bool:
     """True if ``model_shape`` can give the shape of a model without loading it."""
     try:
-        return bool(model_shape(path))
+        model_shape(path)
     except ValueError:
         return False
+    return True
 
 
 def model_shape(path: str) -> ModelShape:

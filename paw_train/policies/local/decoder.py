@@ -115,10 +115,11 @@ class BatchDecoder:
         self.model, self.cache, self.count = model, cache, rows
         self.device = next(model.parameters()).device
         self.prefill_tokens = prefill_tokens
-        self._window = window_of(model.get_decoder().config)
-        self._positions = getattr(model.get_decoder().config, "max_position_embeddings", None)
+        config = model.get_decoder().config  # of the text, if the model's own is composite
+        self._window = window_of(config)
+        self._positions = getattr(config, "max_position_embeddings", None)
         self._convolves = _convolves(model)
-        self._eager = getattr(model.get_decoder().config, "_attn_implementation", None) == "eager"
+        self._eager = getattr(config, "_attn_implementation", None) == "eager"
         self._lengths = [0] * rows
         """tokens of each row"""
         self._place = list(range(rows))
