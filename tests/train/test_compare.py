@@ -41,8 +41,11 @@ from paw_train.reporting.compare.runs import (
     differing_setting,
     is_finished,
     relevant,
+    shared_places,
 )
 from paw_train.settings import recipe_names
+from paw_train.settings.run import shared_evaluation, shared_warm_start
+from paw_train.training.preparation import checked_settings
 
 COMPARISONS = Path(__file__).parents[2] / "benchmarks" / "comparisons"
 
@@ -255,6 +258,21 @@ def test_settings_without_effect_do_not_make_a_run_another() -> None:
     changes = {"world_model.coef": 9.0, "optimizer.measure_gradients": True}
     one, two = small_grid().runs("runs")[0], small_grid(overrides=changes).runs("elsewhere")[0]
     assert differing_setting(one.settings.to_dict(), two) is None
+
+
+@pytest.mark.parametrize(("has_expert", "episodes"), [(True, 12), (False, 0)])
+def test_a_run_whose_environment_shortens_its_warm_start_is_the_planned_one(
+    monkeypatch: pytest.MonkeyPatch, has_expert: bool, episodes: int
+) -> None:
+    monkeypatch.setattr("paw_train.environments.has_solver", lambda env, split: has_expert)
+    few = {"env.kwargs.num_tasks": 3, "cloning.episodes_per_task": 4}
+    run = small_grid(overrides=few).runs("runs")[0]
+    own = checked_settings(run.settings, str)
+    assert own.cloning.episodes == episodes
+    assert differing_setting(own.to_dict(), run) is None
+    assert shared_places(run) == (shared_warm_start(own), shared_evaluation(own))
+    other = own.replace(cloning=own.cloning.replace(episodes=11))
+    assert differing_setting(other.to_dict(), run) == "cloning.episodes"
 
 
 PARENT = textwrap.dedent(

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,13 @@ class PlannedRun:
     @property
     def name(self) -> str:
         return run_name(self.arm, self.seed)
+
+    @cached_property
+    def as_run(self) -> Settings:
+        """The settings as the run uses them; makes its environment."""
+        from paw_train.environments import possible_warm_start
+
+        return possible_warm_start(self.settings, lambda sentence: None)
 
 
 @dataclass(frozen=True)
