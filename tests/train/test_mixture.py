@@ -17,12 +17,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trajectories import made_up
 
+from paw_gym.internals.files import write_json
 from paw_gym.pool import EnvPool
 from paw_gym.transition import read_jsonl
 from paw_train.algorithms import grpo
 from paw_train.algorithms.experience import prepare
 from paw_train.algorithms.paw import adaptive_weight
 from paw_train.algorithms.pool import collect
+from paw_train.evaluation.comparison import as_csv
+from paw_train.evaluation.comparison import collect as collect_results
 from paw_train.evaluation.program import settings_of
 from paw_train.evaluation.result_folder import evaluate_to_folder
 from paw_train.evaluation.statistics import wilson_interval
@@ -169,6 +172,16 @@ def test_every_environment_counts_the_same_in_a_joined_result() -> None:
     assert found["by_type"]["b"]["n"] == 40 and found["n"] == 44
     assert "successes" not in found, "pairs of tasks would weigh the larger panel more"
     assert found["panel_hash"] != joined({"b": large, "a": small})["panel_hash"]
+
+
+def test_a_joined_result_of_a_run_is_a_row_of_the_table(tmp_path: Path) -> None:
+    run = tmp_path / "mine"
+    run.mkdir()
+    parts = {"a": _result("a", [True] * 4), "b": _result("b", [False] * 4)}
+    write_json(run / "eval_after.json", joined(parts))
+    (row,) = collect_results([run / "eval_after.json"])
+    assert [row] == collect_results([run])
+    assert "mine,after training,a/test/4 + b/test/4,8,0.5," in as_csv([row])
 
 
 def _train(out: Path, env: Any, *more: str) -> Path:
