@@ -68,6 +68,7 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="Replace existing output.")] = False,
 ) -> None:
     """Write recorded episodes as a data set for other tools, or turn one back into episodes."""
+    from rich.markup import escape
     from rich.progress import MofNCompleteColumn
 
     from paw_gym.export import read_episodes
@@ -102,7 +103,7 @@ def export(
     console.print(
         f"[green]Wrote[/green] {counted(tally.transitions, 'transition')} of "
         f"{counted(tally.episodes, 'episode')} "
-        f"({tally.successes:,} successful) to {out}"
+        f"({tally.successes:,} successful) to {escape(str(out))}"
     )
     console.print(f"Use it: {exporter.use.format(path=str(out))}", markup=False)
 
@@ -163,6 +164,7 @@ def sft_data(
     force: Annotated[bool, typer.Option("--force", help="Replace existing output.")] = False,
 ) -> None:
     """Write demonstrations and world-model pairs that TRL's SFTTrainer takes as they are."""
+    from rich.markup import escape
     from rich.progress import MofNCompleteColumn
 
     from paw_gym.export import read_episodes
@@ -190,7 +192,8 @@ def sft_data(
     tally = summary.tally
     console.print(f"{counted(tally.episodes, 'episode')}, {tally.successes:,} of them successful")
     for kind, count in summary.rows.items():
-        console.print(f"[green]Wrote[/green] {counted(count, 'example')} to {out / kind}.jsonl")
+        file = escape(f"{out / kind}.jsonl")
+        console.print(f"[green]Wrote[/green] {counted(count, 'example')} to {file}")
         console.print(
             f"  Use it: SFTTrainer(MODEL, train_dataset="
             f"load_dataset({str(out)!r}, {kind!r}, split='train'))",

@@ -234,13 +234,17 @@ def test_all_runs_run_and_one_arm_makes_each_warm_start(fakes: Fakes) -> None:
 
 
 @pytest.mark.parametrize(("mode", "code"), [("fail", 1), ("die", -signal.SIGKILL)])
-def test_a_failing_run_is_told_and_the_others_go_on(fakes: Fakes, mode: str, code: int) -> None:
+def test_a_failing_run_is_told_and_the_others_go_on(
+    fakes: Fakes, mode: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     fakes.modes["grpo-seed0"] = mode
     work = run_all(fakes, small_grid())
     assert work.finished == 3
     (failure,) = work.failures
     assert (failure.run, failure.code) == ("grpo-seed0", code)
     assert "line of the log" in failure.tail and ("the sky fell" in failure.tail) == (code == 1)
+    Progress(tmp_path / "[x]").failure(dataclasses.replace(failure, log=Path("[x]/a.log")))
+    assert "grpo-seed0 failed; the end of [x]/a.log:\n" in capsys.readouterr().out
     fakes.modes.clear()
     assert run_all(fakes, small_grid(seeds=(0, 1, 2))).finished == 6
     assert begun(fakes, "grpo-seed0") == 2

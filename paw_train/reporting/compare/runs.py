@@ -16,6 +16,8 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
+from rich.markup import escape
+
 from paw_gym.internals.locks import ProcessLock, is_held
 from paw_gym.internals.printable import safe_console
 from paw_train.algorithms.estimator import ADVANTAGES
@@ -175,7 +177,7 @@ class Progress:
 
     def failure(self, failure: Failure) -> None:
         self.console.print(
-            f"\n[bold red]{failure.run} failed[/bold red]; the end of {failure.log}:"
+            f"\n[bold red]{failure.run} failed[/bold red]; the end of {escape(str(failure.log))}:"
         )
         self.console.print(failure.tail, markup=False, soft_wrap=True)
 
