@@ -111,11 +111,6 @@ def own_history_length(env_id: str) -> int | None:
     return found
 
 
-def possible_warm_start(settings: Settings, report: Callable[[str], None]) -> Settings:
-    """The settings with the warm start that the environments' experts and tasks allow."""
-    return _with_fewer_episodes(_without_experts(settings, report), report)
-
-
 def _without_experts(settings: Settings, report: Callable[[str], None]) -> Settings:
     """The settings without a warm start if no environment has an expert to clone."""
     if not settings.cloning.episodes:
@@ -137,8 +132,9 @@ def _without_experts(settings: Settings, report: Callable[[str], None]) -> Setti
     return settings
 
 
-def _with_fewer_episodes(settings: Settings, report: Callable[[str], None]) -> Settings:
-    """The settings with the warm start that ``cloning.episodes_per_task`` allows."""
+def possible_warm_start(settings: Settings, report: Callable[[str], None]) -> Settings:
+    """The settings with the warm start that experts and ``cloning.episodes_per_task`` allow."""
+    settings = _without_experts(settings, report)
     own = settings.cloning
     if own.episodes_per_task is None or not own.episodes or settings.mixed:
         return settings  # with several environments each one's share is limited where it is played

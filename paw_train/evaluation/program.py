@@ -355,10 +355,8 @@ def settings_of(
         recorded = read_recorded(file)
         data = recorded_settings(recorded, str(file), overrides, _OF_THE_RUN)
         data.get("rollout", {}).pop("vllm", None)  # an engine of training's
-        if (
-            recorded.get("model", {}).get("path") is not None
-        ):  # a pretrained one, which the run holds
-            data["model"]["path"] = str(run)
+        if recorded.get("model", {}).get("path") is not None:
+            data["model"]["path"] = str(run)  # a pretrained one, which the run holds
     overrides = choose_environment(data, overrides)
     if spec is not None:
         _put_panel(data, spec)
@@ -482,15 +480,10 @@ def _costs(
 
 
 def run_of(path: Path) -> Path | None:
-    places = [path, *path.parents]
-    return (
-        next(
-            (p for p in places if (p / "config.json").is_file() and (p / "checkpoints").is_dir()),
-            None,
-        )
-        if path.is_dir()
-        else None
-    )
+    for place in [path, *path.parents] if path.is_dir() else []:
+        if (place / "config.json").is_file() and (place / "checkpoints").is_dir():
+            return place
+    return None
 
 
 def weights_of(path: Path, run: Path | None) -> Path | str:
