@@ -132,7 +132,7 @@ def _without_experts(settings: Settings, report: Callable[[str], None]) -> Setti
     return settings
 
 
-def possible_warm_start(settings: Settings, report: Callable[[str], None]) -> Settings:
+def allowed_warm_start(settings: Settings, report: Callable[[str], None]) -> Settings:
     """The settings with the warm start that experts and ``cloning.episodes_per_task`` allow."""
     settings = _without_experts(settings, report)
     own = settings.cloning

@@ -137,7 +137,7 @@ def new_folder(
                 parent.rmdir()
 
 
-def require_replaceable(folder: Path, mark: str, force: bool) -> None:
+def require_free(folder: Path, mark: str, force: bool) -> None:
     """Raises ``FileExistsError`` unless nothing is there, or by ``force`` a folder with the file ``mark``."""
     ours = (folder / mark).is_file()
     if folder.exists() and not (force and ours):

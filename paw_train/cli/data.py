@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from paw_train.cli.arguments import ENVIRONMENTS
 from paw_train.cli.errors import CommandGroup
@@ -30,7 +31,6 @@ Dest = Annotated[
 def list_() -> None:
     """List the data sets, and the folders of those on this machine."""
     from rich import box
-    from rich.markup import escape
     from rich.table import Table
 
     from paw_gym.data import dataset_names, default_folder, load_manifest
@@ -66,7 +66,6 @@ def download(
     ] = False,
 ) -> None:
     """Download a data set. An interrupted download continues where it stopped."""
-    from rich.markup import escape
     from rich.progress import TaskProgressColumn
 
     from paw_gym.data import default_folder, download_dataset, load_manifest, read_receipt
@@ -110,7 +109,6 @@ def verify(
     quick: Annotated[bool, typer.Option("--quick", help="Compare sizes only.")] = False,
 ) -> None:
     """Compare a data set on disk with its receipt; exit code 1 if something changed."""
-    from rich.markup import escape
     from rich.progress import TaskProgressColumn
 
     from paw_gym.data import default_folder, load_manifest, read_receipt, verify_dataset
@@ -175,7 +173,6 @@ def build(
     ] = False,
 ) -> None:
     """Build an index. An interrupted build continues where it stopped."""
-    from rich.markup import escape
     from rich.progress import MofNCompleteColumn
 
     from paw_gym.internals.naming import require_choice

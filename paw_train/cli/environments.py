@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 
 from paw_train.cli.arguments import ENVIRONMENTS, EnvName, EnvSettings
 
@@ -128,7 +129,6 @@ def check(
     ] = False,
 ) -> None:
     """Test whether an environment satisfies the contract; exit code 1 if it does not."""
-    from rich.markup import escape
     from rich.table import Table
 
     from paw_gym.contract import CHECKS, iter_checks
@@ -183,8 +183,6 @@ def new_env(
     ] = Path(),
 ) -> None:
     """Write a package with an environment, its registration, tests and page. It passes `paw check`."""
-    from rich.markup import escape
-
     from paw_gym.internals.printable import safe_console
     from paw_train.cli.scaffold import Names, write_scaffold
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from paw_train.cli.arguments import DATA, EnvSettings, Imports, import_modules
 
@@ -68,7 +69,6 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="Replace existing output.")] = False,
 ) -> None:
     """Write recorded episodes as a data set for other tools, or turn one back into episodes."""
-    from rich.markup import escape
     from rich.progress import MofNCompleteColumn
 
     from paw_gym.export import read_episodes
@@ -164,7 +164,6 @@ def sft_data(
     force: Annotated[bool, typer.Option("--force", help="Replace existing output.")] = False,
 ) -> None:
     """Write demonstrations and world-model pairs that TRL's SFTTrainer takes as they are."""
-    from rich.markup import escape
     from rich.progress import MofNCompleteColumn
 
     from paw_gym.export import read_episodes

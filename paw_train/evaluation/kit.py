@@ -13,13 +13,7 @@ from paw_gym.core import TextEnv
 from paw_gym.envs.alfworld.env import OfficialGame, ProceduralGame
 from paw_gym.envs.search_qa.env import SearchQAEnv
 from paw_gym.envs.webshop.goals import Goal
-from paw_gym.internals.files import (
-    json_text,
-    new_folder,
-    require_replaceable,
-    write_json,
-    write_text,
-)
+from paw_gym.internals.files import json_text, new_folder, require_free, write_json, write_text
 from paw_train.environments import agent_env_maker
 from paw_train.evaluation.fingerprint import environment_record
 from paw_train.evaluation.panels import PLACES
@@ -45,7 +39,7 @@ def write_kit(
         FileExistsError: the folder exists; ``force`` replaces one that an earlier call made.
         ValueError: there is no such panel, or its data is not here.
     """
-    require_replaceable(out, "panel.json", force)
+    require_free(out, "panel.json", force)
     plan = make_job("random", overrides, None, None, name, 1).plan
     panel, make = plan.panel, agent_env_maker(plan.env, plan.split)
     kwargs = {key: value for key, value in plan.env.kwargs.items() if key not in PLACES}

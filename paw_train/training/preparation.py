@@ -12,12 +12,7 @@ from pathlib import Path
 from paw_gym.internals.constructors import check_arguments
 from paw_gym.wrappers import AgentInterface
 from paw_train.algorithms.estimator import require_registered
-from paw_train.environments import (
-    agent_env_maker,
-    possible_warm_start,
-    require_solver,
-    training_env,
-)
+from paw_train.environments import agent_env_maker, allowed_warm_start, require_solver, training_env
 from paw_train.policies.local.loading import find_model
 from paw_train.policies.local.scratch import made_from_scratch
 from paw_train.reporting.tracking import require_trackers
@@ -49,7 +44,7 @@ def checked_settings(settings: Settings, report: Callable[[str], None]) -> Setti
     _require_splits(settings)
     if settings.world_model_learning.from_expert:
         _require_experience(settings)
-    return possible_warm_start(settings, report)
+    return allowed_warm_start(settings, report)
 
 
 def _require_rates(settings: Settings, model: str) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from paw_gym.internals.naming import require_choice
+from paw_train.environments import allowed_warm_start
 from paw_train.settings import (
     Settings,
     find_recipe,
@@ -62,9 +63,7 @@ class PlannedRun:
     @cached_property
     def as_run(self) -> Settings:
         """The settings as the run uses them; makes its environment."""
-        from paw_train.environments import possible_warm_start
-
-        return possible_warm_start(self.settings, lambda sentence: None)
+        return allowed_warm_start(self.settings, lambda sentence: None)
 
 
 @dataclass(frozen=True)
