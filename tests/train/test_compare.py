@@ -271,7 +271,7 @@ def test_a_run_whose_environment_shortens_its_warm_start_is_the_planned_one(
     monkeypatch.setattr("paw_train.environments.has_solver", lambda env, split: has_expert)
     few = {"env.kwargs.num_tasks": 3, "cloning.episodes_per_task": 4}
     run = small_grid(overrides=few).runs("runs")[0]
-    own = checked_settings(run.settings, str)
+    own = checked_settings(run.settings, print)
     assert own.cloning.episodes == episodes
     assert differing_setting(own.to_dict(), run) is None
     assert shared_places(run) == (shared_warm_start(own), shared_evaluation(own))
