@@ -6,12 +6,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from paw_gym.internals.constructors import check_arguments, has_splits, registered_id
+from paw_gym.internals.printable import counted
 from paw_gym.internals.validation import naming_authors_line
 from paw_gym.pool import EnvPool
 from paw_gym.registration import class_defaults
 from paw_gym.wrappers import AgentInterface, make_agent_env
-from paw_train.settings import EnvSettings
+from paw_train.settings import EnvSettings, Settings
 from paw_train.settings.env import asked_with, with_secrets
+
+_FEWEST_STEPS = 400
+"""of a warm start on few tasks: a model trained from scratch learns the form of answers in 150, and how
+to copy a word that it has to spell in this many"""
 
 
 def make_pool(env: EnvSettings, split: str, groups: int, group_size: int, seed: int) -> EnvPool:
@@ -104,3 +109,46 @@ def own_history_length(env_id: str) -> int | None:
     """How many past steps the environment itself wants in a prompt; ``None``: all."""
     found: int | None = class_defaults(env_id, {}).agent.history_length
     return found
+
+
+def _without_experts(settings: Settings, report: Callable[[str], None]) -> Settings:
+    """The settings without a warm start if no environment has an expert to clone."""
+    if not settings.cloning.episodes:
+        return settings
+    members = settings.members
+    lacking = [m for m in members if not has_solver(m.env, m.env.train_split)]
+    ids = ", ".join(m.env.id for m in lacking)
+    if len(lacking) == len(members):
+        report(
+            f"{ids} has no solver (reference_solution), so there is nothing to clone: "
+            "cloning.episodes=0, and training starts from the model as it is. A solver, or a "
+            "pretrained model (model.path), makes it a better start."
+        )
+        return settings.replace(cloning=settings.cloning.replace(episodes=0))
+    if lacking:
+        report(
+            f"{ids} has no solver (reference_solution): the warm start goes without its episodes."
+        )
+    return settings
+
+
+def allowed_warm_start(settings: Settings, report: Callable[[str], None]) -> Settings:
+    """The settings with the warm start that experts and ``cloning.episodes_per_task`` allow."""
+    settings = _without_experts(settings, report)
+    own = settings.cloning
+    if own.episodes_per_task is None or not own.episodes or settings.mixed:
+        return settings  # with several environments each one's share is limited where it is played
+    env = settings.only_env
+    made = agent_env_maker(training_env(env), env.train_split)()
+    tasks = len(made.tasks)
+    made.close()
+    episodes = min(own.episodes, own.episodes_per_task * tasks)
+    if episodes == own.episodes:
+        return settings
+    steps = min(own.steps, max(_FEWEST_STEPS, round(own.steps * episodes / own.episodes)))
+    report(
+        f"{env.id} has {counted(tasks, 'training task')}: {episodes} expert episodes and {steps} steps "
+        f"for the warm start, in place of {own.episodes} and {own.steps} (cloning.episodes, "
+        "cloning.steps)."
+    )
+    return settings.replace(cloning=own.replace(episodes=episodes, steps=steps))

@@ -137,6 +137,14 @@ def new_folder(
                 parent.rmdir()
 
 
+def require_free(folder: Path, mark: str, force: bool) -> None:
+    """Raises ``FileExistsError`` unless nothing is there, or by ``force`` a folder with the file ``mark``."""
+    ours = (folder / mark).is_file()
+    if folder.exists() and not (force and ours):
+        way = "or --force" if ours else f"for --force replaces one with a {mark} only"
+        raise FileExistsError(f"{folder} exists already: give another folder, {way}.")
+
+
 def _swap(staging: Path, folder: Path) -> None:
     if not folder.exists():
         os.rename(staging, folder)

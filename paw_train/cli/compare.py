@@ -140,4 +140,5 @@ def _print(folder: Any, progress: Any) -> None:
         console.print(" ".join([EXPLANATION, *summary.notes]), style="dim", markup=False)
     for run, state in left:
         console.print(f"{run.name}: {state}", style="yellow", markup=False)
-    console.print(f"Results: {folder.results_file}; page: {folder.page}", soft_wrap=True)
+    text = f"Results: {folder.results_file}; page: {folder.page}"
+    console.print(text, soft_wrap=True, markup=False)

@@ -70,6 +70,7 @@ def conformance(
 
 def _table(result: Result) -> Table:
     from rich.table import Table
+    from rich.text import Text
 
     as_is = "conforms" if result.conforms else "[red]differs from the known-good values[/red]"
     table = Table(title=f"{result.trainer}: {as_is}")
@@ -78,7 +79,7 @@ def _table(result: Result) -> Table:
     for finding in result.findings:
         detail = ", ".join(finding.checks) or finding.message
         reported = f" ({finding.reported})" if finding.reported else ""
-        table.add_row(f"{finding.fault}{reported}", finding.state, detail)
+        table.add_row(*map(Text, (f"{finding.fault}{reported}", finding.state, detail)))
     table.caption = (
         f"{result.count('caught', 'refused')} of {len(result.findings)} noticed, "
         f"{result.count('missed')} missed, {result.count('cannot occur')} cannot occur, "

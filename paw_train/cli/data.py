@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from paw_train.cli.arguments import ENVIRONMENTS
 from paw_train.cli.errors import CommandGroup
@@ -40,7 +41,7 @@ def list_() -> None:
         table.add_column(header, style="bold" if header == "data set" else "", overflow="fold")
     for name in dataset_names():
         manifest, folder = load_manifest(name), default_folder(name)
-        here = str(folder) if folder.is_dir() else "[dim]no[/dim]"
+        here = escape(str(folder)) if folder.is_dir() else "[dim]no[/dim]"
         table.add_row(
             name, f"{manifest.title}\n[dim]{manifest.homepage}[/dim]", manifest.licence, here
         )
@@ -85,11 +86,12 @@ def download(
             keep_archives=keep_archives,
             progress=progress,
         )
+    where = escape(str(folder))
     receipt = read_receipt(folder) or {"archives": [], "files": {}}
     if before is not None:
-        console.print(f"[green]Already here:[/green] {folder} (--force downloads it again)")
+        console.print(f"[green]Already here:[/green] {where} (--force downloads it again)")
     else:
-        console.print(f"[green]Done:[/green] {counted(len(receipt['files']), 'file')} in {folder}")
+        console.print(f"[green]Done:[/green] {counted(len(receipt['files']), 'file')} in {where}")
         unknown = [a["name"] for a in receipt["archives"] if not a["sha256_was_known"]]
         if unknown:
             console.print(
@@ -125,13 +127,15 @@ def verify(
     if problems:
         console.print(
             f"[bold red]{counted(len(problems), 'file')} differ{'s' * (len(problems) == 1)}[/bold red] "
-            f"in {folder}; "
+            f"in {escape(str(folder))}; "
             f"`paw data download {name} --force` downloads what is right."
         )
         raise typer.Exit(1)
     count = len((read_receipt(folder) or {"files": {}})["files"])
     what = "sizes" if quick else "checksums"
-    console.print(f"[green]All {count:,} files have the recorded {what}[/green]: {folder}")
+    console.print(
+        f"[green]All {count:,} files have the recorded {what}[/green]: {escape(str(folder))}"
+    )
 
 
 index = typer.Typer(
@@ -200,10 +204,10 @@ def build(
             size = shard_size or 20_000
             build_dense_index(opened, encoder, folder, kind, storage, size, progress=progress)
     size = sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())
-    console.print(
-        f"[green]Done:[/green] {counted(len(opened), 'passage')}, {size / 1e6:,.1f} MB in {folder}\n"
-        f"Use it: paw serve retriever --retriever {retriever} --corpus {corpus} --index {folder}"
-    )
+    made = f"{counted(len(opened), 'passage')}, {size / 1e6:,.1f} MB in {escape(str(folder))}"
+    console.print(f"[green]Done:[/green] {made}")
+    command = f"paw serve retriever --retriever {retriever} --corpus {corpus} --index {folder}"
+    console.print(f"Use it: {command}", markup=False)
 
 
 Show = Callable[[str, int, int | None], None]
@@ -218,7 +222,7 @@ def progress_bars(amount: Any) -> Iterator[Show]:
 
     console = safe_console(stderr=True)
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         amount,
         TimeRemainingColumn(compact=True),

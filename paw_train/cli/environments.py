@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 
 from paw_train.cli.arguments import ENVIRONMENTS, EnvName, EnvSettings
 
@@ -32,6 +33,7 @@ def envs(
 def _list() -> None:
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
     from paw_gym.internals.printable import safe_console
     from paw_gym.registration import text_env_ids, text_env_spec
@@ -42,7 +44,7 @@ def _list() -> None:
     table.add_column("package", style="dim")
     for env_id in text_env_ids():
         spec = text_env_spec(env_id)
-        table.add_row(env_id, spec.description, spec.package)
+        table.add_row(*map(Text, (env_id, spec.description, spec.package)))
     console = safe_console()
     console.print(table)
     console.print(
@@ -127,7 +129,6 @@ def check(
     ] = False,
 ) -> None:
     """Test whether an environment satisfies the contract; exit code 1 if it does not."""
-    from rich.markup import escape
     from rich.table import Table
 
     from paw_gym.contract import CHECKS, iter_checks
@@ -137,7 +138,7 @@ def check(
 
     env_id, settings = environment_of(env, kw)
     console = safe_console(highlight=False)
-    console.print(f"[bold]{env_id}[/bold] {' '.join(kw or [])}")
+    console.print(f"[bold]{env_id}[/bold] {escape(' '.join(kw or []))}")
     width = max(map(len, CHECKS))
     done: list[CheckResult] = []
     results = iter_checks(
@@ -188,7 +189,7 @@ def new_env(
     names = Names.of(name)
     folder = write_scaffold(names, into)
     console = safe_console(highlight=False, soft_wrap=True)
-    console.print(f"[green]Wrote[/green] {folder}")
+    console.print(f"[green]Wrote[/green] {escape(str(folder))}")
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):
         console.print(f"  {path.relative_to(folder)}", style="dim", markup=False)
     console.print("Next:")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from paw_train.cli.arguments import DATA, EnvSettings, Imports, import_modules
 
@@ -102,7 +103,7 @@ def export(
     console.print(
         f"[green]Wrote[/green] {counted(tally.transitions, 'transition')} of "
         f"{counted(tally.episodes, 'episode')} "
-        f"({tally.successes:,} successful) to {out}"
+        f"({tally.successes:,} successful) to {escape(str(out))}"
     )
     console.print(f"Use it: {exporter.use.format(path=str(out))}", markup=False)
 
@@ -190,7 +191,8 @@ def sft_data(
     tally = summary.tally
     console.print(f"{counted(tally.episodes, 'episode')}, {tally.successes:,} of them successful")
     for kind, count in summary.rows.items():
-        console.print(f"[green]Wrote[/green] {counted(count, 'example')} to {out / kind}.jsonl")
+        file = escape(f"{out / kind}.jsonl")
+        console.print(f"[green]Wrote[/green] {counted(count, 'example')} to {file}")
         console.print(
             f"  Use it: SFTTrainer(MODEL, train_dataset="
             f"load_dataset({str(out)!r}, {kind!r}, split='train'))",

@@ -170,6 +170,8 @@ def retriever(
     verbose: Verbose = False,
 ) -> None:
     """Serve a retriever, for [cyan]SearchQA-v0(retriever=URL)[/cyan] and for Search-R1 clients."""
+    from rich.text import Text
+
     from env_servers.retrieval import Limits, create_app
     from paw_gym.internals.printable import safe_console
     from paw_gym.retrieval import make_retriever
@@ -180,7 +182,7 @@ def retriever(
     chosen |= {key: value for key, value in (("corpus", corpus), ("index", index)) if value}
 
     def make() -> Any:
-        with safe_console(stderr=True).status(f"opening the retriever {name} ..."):
+        with safe_console(stderr=True).status(Text(f"opening the retriever {name} ...")):
             opened = make_retriever(name, **chosen)
         return create_app(
             opened,

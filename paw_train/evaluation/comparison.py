@@ -30,6 +30,8 @@ COLUMNS = ("model", "agent", "panel", "n", "success", "low", "high", "score", "c
 """of results side by side"""
 _OF_RUNS = {"eval_before.json": "before training", "eval_after.json": "after training"}
 """results that training writes into a run, and what stands for their agent"""
+_SHOWN = ("n", "success_rate", "ci95", "agent")
+"""fields that a line of the table needs"""
 _SEED = 0
 
 
@@ -220,20 +222,21 @@ def collect(places: Sequence[str | Path]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for place in map(Path, places):
         if not place.is_dir():
-            found.append(load_result(place))
+            found.append(_named(place, load_result(place, _SHOWN)))
             continue
         names = ("result.json", *_OF_RUNS)
         files = sorted(path for path in place.rglob("*.json") if path.name in names)
-        here = [
-            data
-            | ({"model": path.parent.name, "agent": of} if (of := _OF_RUNS.get(path.name)) else {})
-            for path in files
-            if "panel_hash" in (data := _read(path))
-        ]
+        here = [_named(path, data) for path in files if "panel_hash" in (data := _read(path))]
         if not here:
             raise ValueError(f"There is no result of `paw eval` in {place}.")
         found += here
     return found
+
+
+def _named(path: Path, data: dict[str, Any]) -> dict[str, Any]:
+    """A result with its run's name, if training wrote it."""
+    of = _OF_RUNS.get(path.name)
+    return data if of is None else data | {"model": path.resolve().parent.name, "agent": of}
 
 
 def _table_row(result: Result) -> dict[str, Any]:

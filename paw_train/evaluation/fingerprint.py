@@ -16,6 +16,7 @@ from paw_gym import __version__
 from paw_gym.core import TextEnv
 from paw_gym.internals.constructors import defaults_of, registered_id
 from paw_gym.internals.replies import BLANK
+from paw_gym.internals.validation import reason_of
 from paw_gym.wrappers import AgentInterface
 from paw_train.environments import is_split
 from paw_train.evaluation.panels import Panel
@@ -42,11 +43,17 @@ def environment_record(
 
     Returns:
         ``id``, ``split`` (``None``: it has none), ``arguments`` (defaults included; no paths), ``tasks``
-        (fingerprint of the task set), ``behaviour`` (hash of its answers on a few tasks of the panel),
+        (fingerprint of the task set), ``behaviour`` (hash of its answers on a few tasks of the panel;
+        ``None`` with a ``behaviour_error`` if the environment failed),
         ``versions``.
     """
     made = make_env()
     try:
+        try:
+            behaviour: dict[str, Any] = {"behaviour": behaviour_hash(made.text_env, panel.task_ids)}
+        except Exception as error:  # what was measured does not depend on it
+            reason = reason_of(f"{type(error).__name__}: {error}")
+            behaviour = {"behaviour": None, "behaviour_error": reason}
         env_id, given = registered_id(env.id), {**defaults_of(env.id), **env.kwargs}
         arguments = {k: public(v) for k, v in sorted(given.items()) if k not in _HIDDEN}
         return {
@@ -54,7 +61,7 @@ def environment_record(
             "split": split if is_split(env) else None,
             "arguments": arguments,
             "tasks": made.tasks.fingerprint,
-            "behaviour": behaviour_hash(made.text_env, panel.task_ids),
+            **behaviour,
             "versions": _versions(env_id, arguments),
         }
     finally:

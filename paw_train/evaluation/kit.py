@@ -13,7 +13,7 @@ from paw_gym.core import TextEnv
 from paw_gym.envs.alfworld.env import OfficialGame, ProceduralGame
 from paw_gym.envs.search_qa.env import SearchQAEnv
 from paw_gym.envs.webshop.goals import Goal
-from paw_gym.internals.files import json_text, new_folder, write_json, write_text
+from paw_gym.internals.files import json_text, new_folder, require_free, write_json, write_text
 from paw_train.environments import agent_env_maker
 from paw_train.evaluation.fingerprint import environment_record
 from paw_train.evaluation.panels import PLACES
@@ -39,8 +39,7 @@ def write_kit(
         FileExistsError: the folder exists; ``force`` replaces one that an earlier call made.
         ValueError: there is no such panel, or its data is not here.
     """
-    if out.exists() and not (force and (out / "panel.json").is_file()):
-        raise FileExistsError(f"{out} exists already: give another folder, or --force.")
+    require_free(out, "panel.json", force)
     plan = make_job("random", overrides, None, None, name, 1).plan
     panel, make = plan.panel, agent_env_maker(plan.env, plan.split)
     kwargs = {key: value for key, value in plan.env.kwargs.items() if key not in PLACES}

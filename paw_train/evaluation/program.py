@@ -49,8 +49,8 @@ _ALL = 10**9
 """a panel size that takes every task"""
 _OF_THE_RUN = ("env", "evaluation", "rollout", "model.dtype")
 """settings that an evaluation takes from the run whose model it measures"""
-_OF_ALL_AGENTS = ("action_format", "system")
-"""settings ``agent.KEY`` that are not the agent's own"""
+_OF_ALL_AGENTS = {"action_format": "tags", "system": ""}
+"""settings ``agent.KEY`` that are not the agent's own, and their defaults"""
 _DECIDING = {
     "endpoint": ("api", "tokenizer", "extra"),
     "vllm": ("extra",),
@@ -263,7 +263,7 @@ def make_job(
     name = _agent_name(model, agent)
     asks = agent_class(name).needs_policy
     run_folder = run_of(Path(model)) if asks else None
-    agent_settings, others = _agent_settings(overrides)
+    agent_settings, others = _agent_settings(name, overrides)
     own, source = split_overrides(model, others)
     for setting in (o.partition("=")[0] for o in own if o.startswith("model.") and not asks):
         raise ValueError(f"{setting}: the agent {name!r} asks no model.")
@@ -273,12 +273,13 @@ def make_job(
     if say is not None and plan.panel.note:
         say(plan.panel.note)
     limited = any(o.startswith("rollout.max_context_tokens=") for o in own)
+    own_env = run_folder is not None and not any(o.startswith("env.id=") for o in own)
     told = ("env.id=", "evaluation.batch=")  # in the panel's name; without effect on results
     own = sorted(o for o in own if not o.startswith(told))
     asked = {} if deciding == _deciding(model, {}) else deciding
     chosen = [own, agent_settings, seeds - 1, source.get("url"), asked]
-    # in a run, where the panel has no name, its split says enough
-    part = plan.split if run_folder is not None and is_split(plan.env) else plan.panel.name
+    # in a run, where the panel has no name, the split of its own environment says enough
+    part = plan.split if own_env and is_split(plan.env) else plan.panel.name
     place = _place(model, name, panel or part, run_folder, chosen)
     folder = Path(out) if out else (parent or run_folder or Path("runs")) / place
     if out and (folder / "config.json").exists():
@@ -319,7 +320,8 @@ def _agent_name(model: str, agent: str | None) -> str:
     return agent
 
 
-def _agent_settings(overrides: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+def _agent_settings(agent: str, overrides: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """(the agent's settings, without those that are as by default; the other overrides)"""
     data: dict[str, Any] = {}
     others = []
     for override in overrides:
@@ -332,7 +334,12 @@ def _agent_settings(overrides: Sequence[str]) -> tuple[dict[str, Any], list[str]
         raise ValueError(
             f"agent={found!r}: expected settings of the agent (agent.NAME=VALUE); its name goes into --agent."
         )
-    return found, others
+    own = {key: value for key, value in found.items() if key not in _OF_ALL_AGENTS}
+    kept = agent_class(agent).Settings.read(own, "agent").model_dump(exclude_defaults=True)
+    shared = {
+        key: found[key] for key, usual in _OF_ALL_AGENTS.items() if found.get(key, usual) != usual
+    }
+    return kept | shared, others
 
 
 def settings_of(
@@ -348,10 +355,8 @@ def settings_of(
         recorded = read_recorded(file)
         data = recorded_settings(recorded, str(file), overrides, _OF_THE_RUN)
         data.get("rollout", {}).pop("vllm", None)  # an engine of training's
-        if (
-            recorded.get("model", {}).get("path") is not None
-        ):  # a pretrained one, which the run holds
-            data["model"]["path"] = str(run)
+        if recorded.get("model", {}).get("path") is not None:
+            data["model"]["path"] = str(run)  # a pretrained one, which the run holds
     overrides = choose_environment(data, overrides)
     if spec is not None:
         _put_panel(data, spec)
@@ -475,15 +480,10 @@ def _costs(
 
 
 def run_of(path: Path) -> Path | None:
-    places = [path, *path.parents]
-    return (
-        next(
-            (p for p in places if (p / "config.json").is_file() and (p / "checkpoints").is_dir()),
-            None,
-        )
-        if path.is_dir()
-        else None
-    )
+    for place in [path, *path.parents] if path.is_dir() else []:
+        if (place / "config.json").is_file() and (place / "checkpoints").is_dir():
+            return place
+    return None
 
 
 def weights_of(path: Path, run: Path | None) -> Path | str:

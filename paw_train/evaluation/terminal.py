@@ -172,6 +172,8 @@ def result_lines(result: Mapping[str, Any]) -> list[str]:
         )
     if result.get("panel_note"):
         lines.append(result["panel_note"])
+    if failure := (result.get("environment") or {}).get("behaviour_error"):
+        lines.append(f"the environment's behaviour is not recorded, for it failed: {failure}")
     return [*lines, *_spent(result), *_causes(result), *_forgotten(result),
             *(result.get("endpoint") or {}).get("fallbacks", []), *_missing(result)]  # fmt: skip
 

@@ -72,7 +72,8 @@ def evaluate_from_args(
     settings = settings_of(run_folder, panel, overrides, display.say)
     embed = None if encoder is None else make_embedder(encoder)
     recorded = [e for file in episodes for e in read_jsonl(file)]
-    env = _env_of(recorded, settings.only_env)
+    asked = panel is not None or any(o.startswith("env") for o in overrides)
+    env = _env_of(recorded, settings.only_env, asked)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     weights = weights_of(Path(model), run_folder)
     own = settings.model
@@ -114,7 +115,7 @@ def evaluate_from_args(
     return path
 
 
-def _env_of(recorded: Sequence[Episode], env: EnvSettings) -> EnvSettings:
+def _env_of(recorded: Sequence[Episode], env: EnvSettings, asked: bool) -> EnvSettings:
     ids = {episode.env_id for episode in recorded}
     if len(ids) > 1:
         raise ValueError(
@@ -123,6 +124,11 @@ def _env_of(recorded: Sequence[Episode], env: EnvSettings) -> EnvSettings:
     if not ids or ids == {registered_id(env.id)}:
         return env
     (env_id,) = ids
+    if asked:
+        raise ValueError(
+            f"The episodes are of {env_id}, and the settings (env, --panel) are of {env.id}: give "
+            f"env.id={env_id}, or leave the settings of the environment out."
+        )
     env_id = recorded_id(env_id, "The file of episodes")
     return EnvSettings(id=env_id, history_length=own_history_length(env_id))
 

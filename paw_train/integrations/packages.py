@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from paw_gym.core import AgentDefaults
-from paw_gym.internals.files import new_folder, write_text
+from paw_gym.internals.files import new_folder, require_free, write_text
 from paw_gym.registration import make_text_env, text_env_spec
 
 _RESOURCES = {"cpu": 1.0, "memory_mb": 4096, "disk_mb": 4096, "episode_timeout_s": 3600.0}
@@ -178,8 +178,7 @@ def _write(
     files: Callable[[dict[str, str], AgentDefaults], dict[str, str]],
 ) -> None:
     """Writes the files; with ``force``, a folder with the file ``mark`` is replaced."""
-    if out.exists() and not (force and (out / mark).is_file()):
-        raise FileExistsError(f"{out} exists already: give another folder, or --force.")
+    require_free(out, mark, force)
     env = make_text_env(env_id, **settings)
     agent, spec = env.unwrapped.agent, text_env_spec(env_id.rpartition(":")[2])
     env.close()

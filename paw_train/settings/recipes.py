@@ -13,6 +13,7 @@ from typing import Any, Literal
 import yaml
 
 from paw_gym.internals.constructors import creator_of, has_splits
+from paw_gym.internals.files import user_path
 from paw_gym.internals.naming import did_you_mean
 from paw_gym.registration import class_defaults, text_env_spec
 from paw_train.settings.base import value_at
@@ -197,7 +198,7 @@ def find_recipe(recipe: str | Path, kind: Kind = "recipe") -> Path:
 
 
 def _file_of(recipe: str | Path, kind: Kind) -> Path | None:
-    path = Path(recipe)
+    path = user_path(recipe)
     if path.suffix in _SUFFIXES:
         return path if path.is_file() else None
     found = (folder / f"{recipe}.yaml" for folder in _folders(kind))

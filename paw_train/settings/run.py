@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self
 
 from annotated_types import Interval
-from pydantic import model_validator
+from pydantic import field_validator, model_validator
 
 from paw_gym import __version__
 from paw_train.settings.algorithm import AlgorithmSettings, ObjectiveSettings, OptimizerSettings
@@ -133,6 +133,11 @@ class Settings(Group):
             return data
         listed = isinstance(env, Sequence) and not isinstance(env, str)
         return {**data, "env": read_mixture(env) if listed else EnvSettings.read(env, "env")}
+
+    @field_validator("out", "warm_starts")
+    @classmethod
+    def _of_home(cls, path: str | None) -> str | None:
+        return None if path is None else os.path.expanduser(path)
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -577,7 +577,9 @@ class Run:
         if shared is not None and (shared / "result.json").exists():
             shutil.copyfile(shared / "episodes.jsonl", episodes_path)
             found = json.loads((shared / "result.json").read_text(encoding="utf-8"))
-            write_json(path, {**found, "model": self.settings.name})
+            for part in (found, *found.get("by_environment", {}).values()):
+                part["model"] = self.settings.name
+            write_json(path, found)
             return
         members = self.settings.members
         count = e.tasks * e.plays * len(members)

@@ -10,15 +10,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from paw_gym.internals.constructors import check_arguments
-from paw_gym.internals.printable import counted
 from paw_gym.wrappers import AgentInterface
 from paw_train.algorithms.estimator import require_registered
-from paw_train.environments import (
-    agent_env_maker,
-    has_solver,
-    require_solver,
-    training_env,
-)
+from paw_train.environments import agent_env_maker, allowed_warm_start, require_solver, training_env
 from paw_train.policies.local.loading import find_model
 from paw_train.policies.local.scratch import made_from_scratch
 from paw_train.reporting.tracking import require_trackers
@@ -26,10 +20,6 @@ from paw_train.rollouts.rollout import require_whole_distribution
 from paw_train.settings import EnvSettings, Settings
 from paw_train.settings.model import ScratchModelSettings
 from paw_train.world_model_learning.early_experience import lists_no_actions
-
-_FEWEST_STEPS = 400
-"""of a warm start on few tasks: a model trained from scratch learns the form of answers in 150, and how
-to copy a word that it has to spell in this many"""
 
 
 def checked_settings(settings: Settings, report: Callable[[str], None]) -> Settings:
@@ -54,49 +44,7 @@ def checked_settings(settings: Settings, report: Callable[[str], None]) -> Setti
     _require_splits(settings)
     if settings.world_model_learning.from_expert:
         _require_experience(settings)
-    return _with_fewer_episodes(_without_experts(settings, report), report)
-
-
-def _without_experts(settings: Settings, report: Callable[[str], None]) -> Settings:
-    """The settings without a warm start if no environment has an expert to clone."""
-    if not settings.cloning.episodes:
-        return settings
-    members = settings.members
-    lacking = [m for m in members if not has_solver(m.env, m.env.train_split)]
-    ids = ", ".join(m.env.id for m in lacking)
-    if len(lacking) == len(members):
-        report(
-            f"{ids} has no solver (reference_solution), so there is nothing to clone: "
-            "cloning.episodes=0, and training starts from the model as it is. A solver, or a "
-            "pretrained model (model.path), makes it a better start."
-        )
-        return settings.replace(cloning=settings.cloning.replace(episodes=0))
-    if lacking:
-        report(
-            f"{ids} has no solver (reference_solution): the warm start goes without its episodes."
-        )
-    return settings
-
-
-def _with_fewer_episodes(settings: Settings, report: Callable[[str], None]) -> Settings:
-    """The settings with the warm start that ``cloning.episodes_per_task`` allows."""
-    own = settings.cloning
-    if own.episodes_per_task is None or not own.episodes or settings.mixed:
-        return settings  # with several environments each one's share is limited where it is played
-    env = settings.only_env
-    made = agent_env_maker(training_env(env), env.train_split)()
-    tasks = len(made.tasks)
-    made.close()
-    episodes = min(own.episodes, own.episodes_per_task * tasks)
-    if episodes == own.episodes:
-        return settings
-    steps = min(own.steps, max(_FEWEST_STEPS, round(own.steps * episodes / own.episodes)))
-    report(
-        f"{env.id} has {counted(tasks, 'training task')}: {episodes} expert episodes and {steps} steps "
-        f"for the warm start, in place of {own.episodes} and {own.steps} (cloning.episodes, "
-        "cloning.steps)."
-    )
-    return settings.replace(cloning=own.replace(episodes=episodes, steps=steps))
+    return allowed_warm_start(settings, report)
 
 
 def _require_rates(settings: Settings, model: str) -> None:

@@ -125,7 +125,9 @@ class WorldModelStages:
         # with "off" no similarity is measured
         name = "start.json" if self.own.method == "off" else "start_with_similarity.json"
         shared = self._shared(name) if when == "start" else None
-        if _copied(shared, path):
+        if shared is not None and shared.exists():
+            found = json.loads(shared.read_text(encoding="utf-8"))
+            write_json(path, found | {"model": self.settings.name})
             return
         started = time.perf_counter()
         s = self.settings

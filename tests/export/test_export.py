@@ -117,9 +117,9 @@ class TestFailures:
 
     def test_force_replaces(self, paw: Paw, run: Path, played: list[Episode]) -> None:
         for part in ("after", "before"):
-            answer = paw("export", "run", "d", "--to", "datasets", "--part", part, "--force")
-            assert answer.exit_code == 0
-        assert list(read_episodes("d")) == played[3:4]
+            answer = paw("export", "run", "[d]", "--to", "datasets", "--part", part, "--force")
+            assert answer.exit_code == 0 and "to [d]\n" in answer.stdout
+        assert list(read_episodes("[d]")) == played[3:4]
 
 
 MEASURE = """

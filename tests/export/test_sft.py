@@ -26,15 +26,16 @@ def rows(file: Path) -> list[dict[str, Any]]:
 def test_examples_are_the_steps_of_a_run(
     paw: Paw, run: Path, played: list[Episode], tmp_path: Path
 ) -> None:
-    answer = paw("sft-data", "run", "out")
+    answer = paw("sft-data", "run", "[out]")
     assert answer.exit_code == 0, answer.output
+    assert "to [out]/policy.jsonl" in answer.stdout
     order = [*played[:3], played[4], played[3]]
     demonstrations = [(e, t) for e in order if e.success for t in e.transitions]
-    for row, (episode, t) in zip(rows(Path("out/policy.jsonl")), demonstrations, strict=True):
+    for row, (episode, t) in zip(rows(Path("[out]/policy.jsonl")), demonstrations, strict=True):
         assert row["prompt"] == episode.messages(t.step)
         assert row["completion"] == [{"role": "assistant", "content": t.response}]
     every = [(e, t) for e in order for t in e.transitions]
-    for row, (episode, t) in zip(rows(Path("out/world_model.jsonl")), every, strict=True):
+    for row, (episode, t) in zip(rows(Path("[out]/world_model.jsonl")), every, strict=True):
         *context, response, question = row["prompt"]
         assert context == episode.messages(t.step)
         assert response == {"role": "assistant", "content": t.response}

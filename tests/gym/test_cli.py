@@ -191,15 +191,17 @@ class TestNewEnv:
         assert list(tmp_path.iterdir()) == []
 
     def test_another_folder_can_be_named(self, paw: Paw, tmp_path: Path) -> None:
-        (tmp_path / "there").mkdir()
-        assert paw("new-env", "my-maze", "--into", "there").exit_code == 0
-        assert (tmp_path / "there" / "my-maze" / "my_maze" / "env.py").is_file()
+        (tmp_path / "[there]").mkdir()
+        done = paw("new-env", "my-maze", "--into", "[there]")
+        assert done.exit_code == 0 and "Wrote [there]/my-maze\n" in done.stdout
+        assert (tmp_path / "[there]" / "my-maze" / "my_maze" / "env.py").is_file()
         assert "There is no folder nowhere" in paw("new-env", "x-y", "--into", "nowhere").stderr
 
 
 def test_what_was_downloaded_can_be_played_and_verified(
     paw: Paw, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("PAW_CACHE_DIR", str(tmp_path / "[/cache]"))
     archives(tmp_path / "usb")
     download = ["data", "download", "alfworld", "--from-folder", "usb"]
     refused = paw(*download)
@@ -207,7 +209,7 @@ def test_what_was_downloaded_can_be_played_and_verified(
     made = unpinned(load_manifest("alfworld"))
     monkeypatch.setattr("paw_gym.data.load_manifest", lambda name: made)
     done = paw(*download)
-    folder = tmp_path / "cache" / "data" / "alfworld"
+    folder = tmp_path / "[/cache]" / "data" / "alfworld"
     assert done.exit_code == 0, done.output
     assert f"Done: 6 files in {folder}" in done.stdout
     assert "No checksum is known" in done.stdout
@@ -215,7 +217,8 @@ def test_what_was_downloaded_can_be_played_and_verified(
     checked = paw("check", "alfworld", "--kw", f"data_dir={folder}", "--tasks", "1")
     assert checked.exit_code == 0, checked.output
     assert f"Already here: {folder}" in paw(*download).stdout
-    assert "All 6 files have the recorded checksums" in paw("data", "verify", "alfworld").stdout
+    assert f"the recorded checksums: {folder}" in paw("data", "verify", "alfworld").stdout
+    assert "/[/cache]" in "".join(paw("data", "list").stdout.split())
     (next(folder.rglob("game.tw-pddl"))).write_text("{}")
     broken = paw("data", "verify", "alfworld", "--quick")
-    assert broken.exit_code == 1 and "1 file differs" in broken.stdout
+    assert broken.exit_code == 1 and f"1 file differs in {folder};" in broken.stdout

@@ -18,10 +18,11 @@ def paw(*words: object) -> tuple[int, str]:
 
 
 def test_an_index_is_built_once_and_used(small_corpus: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "index"
+    folder = tmp_path / "[index]"
     for _ in range(2):
         code, told = paw("index", "build", "bm25", small_corpus, folder, "--shard-size", 2)
         assert code == 0 and "4 passages" in told, told
+        assert f"MB in {folder}\n" in told and f"--index {folder}\n" in told
     hits = make_retriever("bm25", corpus=small_corpus, index=folder).search(["painter"], 1)
     assert hits == make_retriever("bm25", corpus=small_corpus).search(["painter"], 1)
 

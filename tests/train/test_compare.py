@@ -41,8 +41,11 @@ from paw_train.reporting.compare.runs import (
     differing_setting,
     is_finished,
     relevant,
+    shared_places,
 )
 from paw_train.settings import recipe_names
+from paw_train.settings.run import shared_evaluation, shared_warm_start
+from paw_train.training.preparation import checked_settings
 
 COMPARISONS = Path(__file__).parents[2] / "benchmarks" / "comparisons"
 
@@ -231,13 +234,17 @@ def test_all_runs_run_and_one_arm_makes_each_warm_start(fakes: Fakes) -> None:
 
 
 @pytest.mark.parametrize(("mode", "code"), [("fail", 1), ("die", -signal.SIGKILL)])
-def test_a_failing_run_is_told_and_the_others_go_on(fakes: Fakes, mode: str, code: int) -> None:
+def test_a_failing_run_is_told_and_the_others_go_on(
+    fakes: Fakes, mode: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     fakes.modes["grpo-seed0"] = mode
     work = run_all(fakes, small_grid())
     assert work.finished == 3
     (failure,) = work.failures
     assert (failure.run, failure.code) == ("grpo-seed0", code)
     assert "line of the log" in failure.tail and ("the sky fell" in failure.tail) == (code == 1)
+    Progress(tmp_path / "[x]").failure(dataclasses.replace(failure, log=Path("[x]/a.log")))
+    assert "grpo-seed0 failed; the end of [x]/a.log:\n" in capsys.readouterr().out
     fakes.modes.clear()
     assert run_all(fakes, small_grid(seeds=(0, 1, 2))).finished == 6
     assert begun(fakes, "grpo-seed0") == 2
@@ -255,6 +262,21 @@ def test_settings_without_effect_do_not_make_a_run_another() -> None:
     changes = {"world_model.coef": 9.0, "optimizer.measure_gradients": True}
     one, two = small_grid().runs("runs")[0], small_grid(overrides=changes).runs("elsewhere")[0]
     assert differing_setting(one.settings.to_dict(), two) is None
+
+
+@pytest.mark.parametrize(("has_expert", "episodes"), [(True, 12), (False, 0)])
+def test_a_run_whose_environment_shortens_its_warm_start_is_the_planned_one(
+    monkeypatch: pytest.MonkeyPatch, has_expert: bool, episodes: int
+) -> None:
+    monkeypatch.setattr("paw_train.environments.has_solver", lambda env, split: has_expert)
+    few = {"env.kwargs.num_tasks": 3, "cloning.episodes_per_task": 4}
+    run = small_grid(overrides=few).runs("runs")[0]
+    own = checked_settings(run.settings, print)
+    assert own.cloning.episodes == episodes
+    assert differing_setting(own.to_dict(), run) is None
+    assert shared_places(run) == (shared_warm_start(own), shared_evaluation(own))
+    other = own.replace(cloning=own.cloning.replace(episodes=11))
+    assert differing_setting(other.to_dict(), run) == "cloning.episodes"
 
 
 PARENT = textwrap.dedent(

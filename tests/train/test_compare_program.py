@@ -60,8 +60,9 @@ def test_an_arm_that_cannot_start_is_named_before_any_run_begins(
 
 @pytest.mark.parametrize(("seeds", "expected"), [("1", {0}), ("1,", {1}), ("0,2", {0, 2})])
 def test_how_many_seeds_and_which(tmp_path: Path, seeds: str, expected: set[int]) -> None:
-    show = ["compare", "smoke_wm", "--show", "--seeds", seeds, "--out", str(tmp_path)]
+    out = str(tmp_path / "[out]")
+    show = ["compare", "smoke_wm", "--show", "--seeds", seeds, "--out", out]
     result = CliRunner().invoke(app, show)
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == 0 and f"Results: {out}/smoke_wm/" in result.output, result.output
     said = re.findall(r"-seed(\d+): not begun", result.output + result.stderr)
     assert {int(number) for number in said} == expected

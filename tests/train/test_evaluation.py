@@ -343,6 +343,20 @@ class TestFingerprint:
         plain = make_agent_env("paw_gym/SearchQA-v0").text_env
         assert behaviour_hash(plain, plain.tasks.ids[:2]) is not None
 
+    def test_one_that_fails_loses_no_result(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        def fails(*given: Any) -> str:
+            raise ZeroDivisionError("in the environment")
+
+        monkeypatch.setattr("paw_train.evaluation.fingerprint._walk", fails)
+        path = evaluate_from_args("expert", ["evaluation.tasks=2"], str(tmp_path))
+        result = json.loads(path.read_text())
+        reason = "ZeroDivisionError: in the environment"
+        assert (result["n"], result["environment"]["behaviour"]) == (2, None)
+        assert result["environment"]["behaviour_error"] == reason
+        assert reason in capsys.readouterr().out
+
     def test_nothing_of_this_machine_is_told(self) -> None:
         told = public({"a": "/home/me/data", "b": ["http://10.0.0.1:8000/v1", Path("/x/y"), "nq"]})
         assert told == {"a": "data", "b": ["http", "y", "nq"]}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import hostile
@@ -16,13 +17,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trajectories import made_up
 
+from paw_gym.internals.files import write_json
 from paw_gym.pool import EnvPool
 from paw_gym.transition import read_jsonl
 from paw_train.algorithms import grpo
 from paw_train.algorithms.experience import prepare
 from paw_train.algorithms.paw import adaptive_weight
 from paw_train.algorithms.pool import collect
+from paw_train.evaluation.comparison import as_csv
+from paw_train.evaluation.comparison import collect as collect_results
 from paw_train.evaluation.program import settings_of
+from paw_train.evaluation.result_folder import evaluate_to_folder
 from paw_train.evaluation.statistics import wilson_interval
 from paw_train.evaluation.summary import joined
 from paw_train.reporting.run.data import load_run
@@ -35,8 +40,9 @@ from paw_train.settings import (
     load_settings,
     read_recipe,
 )
+from paw_train.settings.run import shared_evaluation
 from paw_train.training.environments import TrainingEnvironments, divided
-from paw_train.training.local import train_from_recipe
+from paw_train.training.local import Run, train_from_recipe
 
 LAKE: dict[str, Any] = {
     "id": "paw_gym/ToyText-v0",
@@ -168,6 +174,16 @@ def test_every_environment_counts_the_same_in_a_joined_result() -> None:
     assert found["panel_hash"] != joined({"b": large, "a": small})["panel_hash"]
 
 
+def test_a_joined_result_of_a_run_is_a_row_of_the_table(tmp_path: Path) -> None:
+    run = tmp_path / "mine"
+    run.mkdir()
+    parts = {"a": _result("a", [True] * 4), "b": _result("b", [False] * 4)}
+    write_json(run / "eval_after.json", joined(parts))
+    (row,) = collect_results([run / "eval_after.json"])
+    assert [row] == collect_results([run])
+    assert "mine,after training,a/test/4 + b/test/4,8,0.5," in as_csv([row])
+
+
 def _train(out: Path, env: Any, *more: str) -> Path:
     out.mkdir(exist_ok=True)
     recipe = out / "worlds.yaml"
@@ -206,6 +222,20 @@ def test_a_run_of_two_environments_shows_each(tmp_path: Path) -> None:
     assert {"success_rate/lake", "success_rate/sokoban"} <= set(json.loads(check))
     result = json.loads((run / "eval_after.json").read_text())
     assert result["by_environment"]["sokoban"]["panel"] == "paw_gym/Sokoban-v0/test/3"
+
+
+def test_a_shared_evaluation_names_the_run_that_takes_it(tmp_path: Path) -> None:
+    settings = load_settings("smoke", _settings(f"warm_starts={tmp_path / 'warm'}", "name=second"))
+    shared = shared_evaluation(settings)
+    assert shared is not None
+    parts = {"lake": {"model": "first"}, "Sokoban-v0": {"model": "first"}}
+    evaluate_to_folder(shared, {"model": "first", "by_environment": parts}, [])
+    taker: Any = SimpleNamespace(settings=settings, folder=tmp_path)
+    Run._evaluate(taker, "before")
+    found = json.loads((tmp_path / "eval_before.json").read_text())
+    assert [found["model"], *(p["model"] for p in found["by_environment"].values())] == [
+        "second"
+    ] * 3
 
 
 def test_an_environment_without_a_group_to_learn_from_weighs_no_more_for_it() -> None:

@@ -189,6 +189,9 @@ def test_mistakes_get_a_line(kits: Path, tmp_path: Path) -> None:
         replay(file)
     with pytest.raises(FileExistsError, match="--force"):
         write_kit("sudoku/4x4", kit)
+    with pytest.raises(FileExistsError, match=r"--force replaces one with a panel\.json only"):
+        write_kit("sudoku/4x4", file, force=True)
+    assert file.is_file()
     panel = loader(kit)()
     shop = make_text_env("paw_gym/WebShop-v0", split="test").unwrapped.shop
     ranged = [product for product in shop.catalogue if len(product.prices) > 1][:5]

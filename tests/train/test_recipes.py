@@ -34,6 +34,16 @@ def test_a_recipe_lies_on_its_base_group_by_group(tmp_path: Path) -> None:
     assert settings.optimizer.weight_decay == OptimizerSettings().weight_decay
 
 
+def test_folders_may_be_of_the_users_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "base.yaml").write_text("out: ~/runs\n")
+    (tmp_path / "own.yaml").write_text("base: ~/base.yaml\nupdates: 3\n")
+    settings = load_settings(str(tmp_path / "own.yaml"), ["warm_starts=~/warm"])
+    assert settings.out == str(tmp_path / "runs")
+    assert settings.warm_starts == str(tmp_path / "warm")
+    assert load_settings("smoke", ["out=here/~"]).out == "here/~"
+
+
 @pytest.mark.parametrize("name", recipe_names())
 def test_every_recipe_loads(name: str) -> None:
     assert load_settings(name).name == name

@@ -17,6 +17,8 @@ from paw_train.evaluation import world_model_program
 from paw_train.evaluation.terminal import Display
 from paw_train.reporting.compare.results import read_run
 from paw_train.reporting.run.page import write_report
+from paw_train.settings import load_settings
+from paw_train.settings.run import shared_transitions
 from paw_train.training import local
 from paw_train.world_model_learning import predicting, stages
 
@@ -160,6 +162,22 @@ def test_runs_share_what_the_start_policy_played(tmp_path: Path) -> None:
     folders = sorted((tmp_path / "shared").glob("*-evaluation"))
     assert len(folders) == 2
     assert len(list((tmp_path / "shared").glob("*-transitions"))) == 1
+
+
+def test_a_shared_measurement_names_the_run_that_takes_it(tmp_path: Path) -> None:
+    more = overrides(tmp_path, "off", f"warm_starts={tmp_path / 'shared'}", "name=second")
+    settings = load_settings("smoke", more)
+    shared, place = shared_transitions(settings), tmp_path / "second" / "world_model"
+    assert shared is not None
+    for folder in (shared, place):
+        folder.mkdir(parents=True)
+    (place / "held_out.jsonl").touch()
+    (shared / "start.json").write_text('{"model": "first", "transitions": 3}')
+    policy: Any = None  # measures nothing
+    stages.WorldModelStages(settings, place.parent, policy, Display(True), bool, bool).measure(
+        "start"
+    )
+    assert read(place / "start.json") == {"model": "second", "transitions": 3}
 
 
 def test_nothing_left_to_learn_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,8 @@ import fake_endpoint as fake
 import fork
 
 from paw_train.evaluation.panels import PANELS, PanelSpec
-from paw_train.evaluation.program import make_job
+from paw_train.evaluation.program import Job, make_job
+from paw_train.settings import load_settings
 
 Paw = Callable[..., tuple[int, str, str]]
 ASKED = ["--agent", "plain", "evaluation.temperature=0.5", "endpoint.cache=null",
@@ -150,6 +151,26 @@ def test_other_evaluations_have_other_folders(tmp_path: Path) -> None:
     assert make_job("expert", [f"env.id={fork.ENV}"], None, None, None, 1).folder == Path(
         "runs/eval-expert-test-Fork-v0-2"
     )
+    run = tmp_path / "run"
+    (run / "checkpoints").mkdir(parents=True)
+    (run / "config.json").write_text(json.dumps(load_settings("smoke").to_dict()))
+    others = [f"env.id=paw_gym/{name}-v0" for name in ("ToyText", "2048")]
+    jobs = [make_job(str(run), own, None, None, None, 1) for own in ([], *zip(others))]
+    assert [job.plan.split for job in jobs] == ["valid_unseen", "test", "test"]
+    assert jobs[0].folder == run / "eval-run-valid_unseen"
+    assert jobs[1].folder.name.startswith("eval-run-paw_gym-ToyText-v0-test")
+    assert jobs[1].folder != jobs[2].folder
+
+
+def test_defaults_that_are_written_out_make_no_other_evaluation() -> None:
+    def job(*settings: str) -> Job:
+        own = [f"env.id={fork.ENV}", *settings]
+        return make_job("openai:m", own, None, "best_of_n", None, 1)
+
+    usual, written = job(), job("agent.n=4", "agent.action_format=tags", "agent.system=''")
+    assert (usual.plan, usual.folder) == (written.plan, written.folder)
+    assert job("agent.n=5").plan.agent_settings == {"n": 5}
+    assert job("agent.n=5").folder != usual.folder
 
 
 @pytest.mark.parametrize("agent", ["plain", "react"])

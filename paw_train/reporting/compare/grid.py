@@ -7,10 +7,12 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from paw_gym.internals.naming import require_choice
+from paw_train.environments import allowed_warm_start
 from paw_train.settings import (
     Settings,
     find_recipe,
@@ -57,6 +59,11 @@ class PlannedRun:
     @property
     def name(self) -> str:
         return run_name(self.arm, self.seed)
+
+    @cached_property
+    def as_run(self) -> Settings:
+        """The settings as the run uses them; makes its environment."""
+        return allowed_warm_start(self.settings, lambda sentence: None)
 
 
 @dataclass(frozen=True)

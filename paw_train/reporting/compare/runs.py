@@ -16,6 +16,8 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
+from rich.markup import escape
+
 from paw_gym.internals.locks import ProcessLock, is_held
 from paw_gym.internals.printable import safe_console
 from paw_train.algorithms.estimator import ADVANTAGES
@@ -63,11 +65,17 @@ def differing_setting(found: Mapping[str, Any], run: PlannedRun) -> str | None:
     Settings that are newer than the record have their defaults in it.
     """
     try:
-        known = Settings.read(found).to_dict()
+        known = Settings.read(found)
     except ValueError as error:
         return str(error)
-    recorded = dict(flatten(relevant(known)))
-    planned = dict(flatten(relevant(run.settings.to_dict())))
+    changed = _first_difference(known, run.settings)
+    if changed is None or not changed.startswith("cloning."):
+        return changed
+    return _first_difference(known, run.as_run)  # the environment may have shortened the warm start
+
+
+def _first_difference(first: Settings, second: Settings) -> str | None:
+    recorded, planned = (dict(flatten(relevant(s.to_dict()))) for s in (first, second))
     names = {**recorded, **planned}
     return next((name for name in names if recorded.get(name) != planned.get(name)), None)
 
@@ -101,7 +109,7 @@ def updates_done(folder: Path) -> int:
 
 def shared_places(run: PlannedRun) -> tuple[Path, ...]:
     """The folders of what a run shares with others: its warm start, and the warm start's evaluation."""
-    places = (shared_warm_start(run.settings), shared_evaluation(run.settings))
+    places = (shared_warm_start(run.as_run), shared_evaluation(run.as_run))
     return tuple(place for place in places if place is not None)
 
 
@@ -169,7 +177,7 @@ class Progress:
 
     def failure(self, failure: Failure) -> None:
         self.console.print(
-            f"\n[bold red]{failure.run} failed[/bold red]; the end of {failure.log}:"
+            f"\n[bold red]{failure.run} failed[/bold red]; the end of {escape(str(failure.log))}:"
         )
         self.console.print(failure.tail, markup=False, soft_wrap=True)
 
