@@ -17,19 +17,14 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 Record = TypeVar("Record", Episode, Transition)
 
 
-def require_absent(out: Path, force: bool) -> None:
-    """Raises ``FileExistsError`` for an output that would overwrite something."""
+def require_file(out: Path, force: bool) -> None:
+    """Raises an ``OSError`` for a file that would overwrite something, or that cannot be written there."""
+    if out.is_dir():
+        raise IsADirectoryError(f"{out} is a folder; this form is one file.")
     if out.exists() and not force:
         raise FileExistsError(
             f"{out} exists already. Choose another name, or replace it with --force."
         )
-
-
-def require_file(out: Path, force: bool) -> None:
-    """Raises an ``OSError`` for a file that would overwrite something, or that cannot be written there."""
-    require_absent(out, force)
-    if out.is_dir():
-        raise IsADirectoryError(f"{out} is a folder; this form is one file.")
     if not out.parent.is_dir():
         raise FileNotFoundError(f"There is no folder {out.parent} to write to.")
 

@@ -9,15 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from paw_gym.export.exporters import (
-    EXPORTERS,
-    Exporter,
-    Tally,
-    require_absent,
-    with_clean_texts,
-    yaml_text,
-)
-from paw_gym.internals.files import new_folder
+from paw_gym.export.exporters import EXPORTERS, Exporter, Tally, with_clean_texts, yaml_text
+from paw_gym.internals.files import new_folder, require_free
 from paw_gym.internals.printable import counted
 from paw_gym.transition import Episode, write_parquet
 
@@ -54,12 +47,12 @@ def write_hub_dataset(
         out: the folder; it appears whole or not at all.
 
     Raises:
-        FileExistsError: ``out`` exists.
+        FileExistsError: ``out`` exists; ``force`` replaces an earlier data set.
         ValueError: there is no episode.
     """
     tally = Tally()
     counted = tally.count(with_clean_texts(episodes), progress)
-    require_absent(out, force)
+    require_free(out, "data/train-00000.parquet", force)
     with new_folder(out) as folder:
         (folder / "data").mkdir()
         first = 0

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from paw_gym.export.exporters import Tally, require_absent, with_clean_texts, yaml_text
-from paw_gym.internals.files import new_folder
+from paw_gym.export.exporters import Tally, with_clean_texts, yaml_text
+from paw_gym.internals.files import new_folder, require_free
 from paw_gym.internals.naming import require_choice
 from paw_gym.internals.printable import counted
 from paw_gym.internals.tool_calls import call_messages, in_tags, tool_schemas, tools_of
@@ -99,11 +99,12 @@ def write_sft(
         failures: make demonstrations of unsuccessful episodes too.
 
     Raises:
-        FileExistsError: ``out`` exists.
+        FileExistsError: ``out`` exists; ``force`` replaces earlier examples.
         ValueError: there is no such kind, none was asked for, or one got no example.
     """
     summary = SFTSummary(rows=dict.fromkeys(_checked(kinds), 0))
-    require_absent(out, force)
+    marks = [f"{kind}.jsonl" for kind in KINDS]
+    require_free(out, next((m for m in marks if (out / m).is_file()), marks[0]), force)
     with new_folder(out) as folder:
         with ExitStack() as opened:
             files = {

@@ -57,7 +57,7 @@ def safe_console(**options: Any) -> Console:
         def process_renderables(self, renderables: list[Any]) -> list[Any]:
             return [Shown(one) for one in renderables]
 
-    console = Console(**options)
+    console = Console(emoji=False, **options)  # a path may hold :warning:
     console.push_render_hook(Hook())
     return console
 

@@ -89,6 +89,7 @@ class TestFailures:
         [
             ("export run x --to parkett", "Did you mean 'parquet'"),
             ("export run run --to datasets", "run exists already"),
+            ("export run run --to datasets --force", "one with a data/train-00000.parquet only"),
             ("export run no/where.jsonl --to jsonl", "no folder no"),
             ("export run/config.json x --to jsonl", "expected .jsonl or .parquet"),
             ("export run/rollouts/000002.parquet run --to jsonl --force", "is a folder"),
@@ -96,7 +97,7 @@ class TestFailures:
             ("export empty x --to datasets", "empty holds no episodes"),
             ("export half x --to datasets", "000001.jsonl, line 2: not an episode"),
             ("sft-data run x --part before", "No demonstration in 1 episode: none succeeded."),
-            ("sft-data run run", "run exists already"),
+            ("sft-data run run --force", "one with a policy.jsonl only"),
             ("sft-data ALFWorld x", "paw sft-data ENV OUT --expert"),
             ("sft-data ALFWorld x --expert --kw engin=native", "Did you mean 'engine'"),
         ],
