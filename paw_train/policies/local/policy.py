@@ -17,9 +17,11 @@ from paw_train.policies.local import lora
 from paw_train.policies.local.attention import use_grouped_attention
 from paw_train.policies.local.decoder import release_buffers
 from paw_train.policies.local.loading import (
+    Place,
     enable_recomputation,
     load_model,
     load_tokenizer,
+    naming_damage,
     no_progress_bars,
     read_weights,
     recomputed,
@@ -98,9 +100,10 @@ class LocalPolicy:
         there = user_path(path)
         adapted = [folder for folder in (there, there / "model") if lora.is_adapter(folder)]
         if adapted:
-            model, tokenizer, base = _load_adapted(
-                adapted[0], dtype, attention, device, wanted, revision
-            )
+            with naming_damage(Place(str(adapted[0]))):
+                model, tokenizer, base = _load_adapted(
+                    adapted[0], dtype, attention, device, wanted, revision
+                )
         else:
             model, tokenizer = load_model(path, dtype, attention, device, revision)
             if wanted.rank:
@@ -211,9 +214,10 @@ class LocalPolicy:
     def reference(self, offload: bool = False) -> Reference:
         """This policy as it is now, frozen.
 
-        With an adapter: the same model with a frozen copy of it. Else a copy of the whole model.
+        With an adapter: the same model with a frozen copy of it. Else, and if the adapter has trained the
+        model's own biases, of which there are no two: a copy of the whole model.
         """
-        if lora.has_adapter(self.model):
+        if lora.has_adapter(self.model) and self.model.peft_config[lora.TRAINED].bias == "none":
             return AdapterReference(self)
         return CopyReference(LocalPolicy(copy.deepcopy(self.model), self.tokenizer), offload)
 
