@@ -194,6 +194,21 @@ def test_a_model_of_nan_is_not_taken_for_a_cache_that_fails() -> None:
         continues_by_chunks(policy.model, "past_key_values")
 
 
+def test_contexts_beyond_a_table_of_positions_are_refused_at_the_start(tmp_path: Path) -> None:
+    size = {"n_positions": 64, "n_embd": 16, "n_layer": 1, "n_head": 2}
+    ends = {"bos_token_id": None, "eos_token_id": 4}
+    config = transformers.GPT2Config(vocab_size=len(TOKENIZER), **size, **ends)
+    LocalPolicy(transformers.GPT2LMHeadModel(config), TOKENIZER).save(tmp_path / "m")
+    message = r"max_context_tokens=1024, and this model has 64 positions.*max_context_tokens=64 or"
+    own = [f"model.path={tmp_path / 'm'}", "cloning.matrix_lr=null", "optimizer.matrix_lr=null"]
+    with pytest.raises(ValueError, match=message):
+        train_from_recipe("smoke", [*own, f"out={tmp_path}"], quiet=True)
+    with pytest.raises(ValueError, match=message):
+        evaluate_from_args(str(tmp_path / "m"), ["rollout.max_context_tokens=1024", *FEW])
+    LocalPolicy.load(tmp_path / "m").require_positions(64)
+    _policy().require_positions(10**6)  # rotary
+
+
 def test_a_reader_of_gguf_that_is_missing_is_named(tmp_path: Path, monkeypatch: Patch) -> None:
     (tmp_path / "m.gguf").write_bytes(b"GGUF")
     monkeypatch.setattr(loading, "find_spec", lambda name: None if name == "gguf" else name)

@@ -69,6 +69,18 @@ class LocalPolicy:
         )
         return found
 
+    def require_positions(self, tokens: int) -> None:
+        """Raises a ``ValueError`` if the model has a table of positions, and fewer there than ``tokens``.
+
+        Rotary positions have no end: of them, ``context_tokens`` says how far they were trained.
+        """
+        rotary = getattr(self.model.get_decoder().config, "rope_parameters", None)
+        if not rotary and (self.context_tokens or tokens) < tokens:
+            raise ValueError(
+                f"rollout.max_context_tokens={tokens}, and this model has {self.context_tokens} positions "
+                f"and can read no more: set rollout.max_context_tokens={self.context_tokens} or less."
+            )
+
     @classmethod
     def load(
         cls,
