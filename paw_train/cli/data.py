@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from paw_gym.internals.files import user_path
 from paw_train.cli.arguments import ENVIRONMENTS
 from paw_train.cli.errors import CommandGroup
 
@@ -74,7 +75,7 @@ def download(
         raise ValueError("Give either --mirror or --from-folder, not both.")
     manifest = load_manifest(name)
     console = safe_console(highlight=False, soft_wrap=True)
-    before = None if force else read_receipt(dest or default_folder(name))
+    before = None if force else read_receipt(user_path(dest or default_folder(name)))
     with progress_bars(TaskProgressColumn()) as progress:
         folder = download_dataset(
             manifest,
@@ -112,10 +113,15 @@ def verify(
     from paw_gym.data import default_folder, load_manifest, read_receipt, verify_dataset
     from paw_gym.internals.printable import counted, safe_console
 
-    folder = dest or default_folder(load_manifest(name).name)
+    folder = user_path(dest or default_folder(load_manifest(name).name))
     if not folder.is_dir():
         raise FileNotFoundError(
             f"There is no {folder}: `paw data download {name}` downloads it; --dest names another folder."
+        )
+    receipt = read_receipt(folder) or {"dataset": name, "files": {}}
+    if receipt["dataset"] != name:
+        raise ValueError(
+            f"{folder} holds the data set {receipt['dataset']!r}, not {name!r}: --dest names another folder."
         )
     with progress_bars(TaskProgressColumn()) as progress:
         problems = verify_dataset(folder, quick=quick, progress=progress)
@@ -129,8 +135,7 @@ def verify(
             f"`paw data download {name} --force` downloads what is right."
         )
         raise typer.Exit(1)
-    count = len((read_receipt(folder) or {"files": {}})["files"])
-    what = "sizes" if quick else "checksums"
+    count, what = len(receipt["files"]), "sizes" if quick else "checksums"
     console.print(f"[green]All {count:,} files have the recorded {what}[/green]: {folder}")
 
 
