@@ -111,7 +111,7 @@ POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12
             r"is cut off .*\(it holds \[\] instead of an object\); download it again",
         ),
         ("tokenizer_config.json", b"null", "is cut off .*it holds None instead of an object"),
-        ("tokenizer.json", b"{}", r"is cut off .*\(Model missing"),
+        ("tokenizer.json", b"3", "is cut off .*it holds 3 instead of an object"),
     ],
 )
 def test_a_damaged_file_of_a_model_is_named(

@@ -64,9 +64,8 @@ class LocalPolicy:
     @property
     def context_tokens(self) -> int | None:
         """The longest sequence that the model was made for, if its configuration gives it."""
-        found: int | None = getattr(
-            self.model.get_decoder().config, "max_position_embeddings", None
-        )
+        config = self.model.get_decoder().config
+        found: int | None = getattr(config, "max_position_embeddings", None)
         return found
 
     def require_positions(self, tokens: int) -> None:
