@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import typer
 
-from paw_gym.internals.files import user_path
 from paw_train.cli.arguments import ENVIRONMENTS
 from paw_train.cli.errors import CommandGroup
 
@@ -69,6 +68,7 @@ def download(
     from rich.progress import TaskProgressColumn
 
     from paw_gym.data import default_folder, download_dataset, load_manifest, read_receipt
+    from paw_gym.internals.files import user_path
     from paw_gym.internals.printable import counted, safe_console
 
     if mirror is not None and from_folder is not None:
@@ -111,6 +111,7 @@ def verify(
     from rich.progress import TaskProgressColumn
 
     from paw_gym.data import default_folder, load_manifest, read_receipt, verify_dataset
+    from paw_gym.internals.files import user_path
     from paw_gym.internals.printable import counted, safe_console
 
     folder = user_path(dest or default_folder(load_manifest(name).name))
