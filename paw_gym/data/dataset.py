@@ -15,11 +15,13 @@ from paw_gym.data.manifest import DataFile, Manifest
 from paw_gym.data.unpack import FileRecord, unpack_zip
 from paw_gym.internals.cache import cache_dir
 from paw_gym.internals.files import new_folder, sha256_of, user_path, write_json
+from paw_gym.internals.locks import only_process
 
 RECEIPT = "paw_receipt.json"
 """in the data folder: what it was made of, and the checksum of every file"""
 _MARGIN = 64 * 2**20
 """bytes that stay free on the disk"""
+_WORKING = "Another process is downloading into {folder}: wait for it, then run this again."
 _STALE = 86_400.0
 """seconds after which nobody can still be at work in a staging folder"""
 
@@ -57,12 +59,12 @@ def download_dataset(
 
     Raises:
         DownloadError: a file cannot be obtained, is damaged, or does not fit on the disk.
+        ValueError: another process is making the same folder.
         FileExistsError: ``dest`` holds something else.
     """
     dest = user_path(dest or default_folder(manifest.name)).absolute()
     if not force and _settled(dest, manifest):
         return dest
-    dest.parent.mkdir(parents=True, exist_ok=True)
     store = dest.parent / f".{dest.name}.download"
 
     def reserve(size: int) -> None:
@@ -78,21 +80,22 @@ def download_dataset(
         manifest, sums = manifest.with_mirror(mirror), fetch_checksums(mirror)
         files = tuple(replace(f, sha256=f.sha256 or sums.get(f.name, "")) for f in manifest.files)
         manifest = replace(manifest, files=files)
-    sources = []
-    for file in manifest.files:
-        if from_folder is not None:
-            sources.append(_local(file, user_path(from_folder)))
-        else:
-            sources.append(_remote(file, store, progress, reserve, manifest.homepage))
-        if not file.sha256:
-            _require_recorded(sources[-1][1], file.name, dest)
-    for left in dest.parent.glob(f".{dest.name}.staging-*"):  # of downloads that were killed
-        if time.time() - left.stat().st_mtime > _STALE:
-            shutil.rmtree(left, ignore_errors=True)
-    with new_folder(dest) as staging:
-        _fill(staging, manifest, sources, progress, reserve, fetched=from_folder is None)
-    if from_folder is None and not keep_archives:
-        shutil.rmtree(store, ignore_errors=True)
+    with only_process(store, _WORKING):
+        sources = []
+        for file in manifest.files:
+            if from_folder is not None:
+                sources.append(_local(file, user_path(from_folder)))
+            else:
+                sources.append(_remote(file, store, progress, reserve, manifest.homepage))
+            if not file.sha256:
+                _require_recorded(sources[-1][1], file.name, dest)
+        for left in dest.parent.glob(f".{dest.name}.staging-*"):  # of downloads that were killed
+            if time.time() - left.stat().st_mtime > _STALE:
+                shutil.rmtree(left, ignore_errors=True)
+        with new_folder(dest) as staging:
+            _fill(staging, manifest, sources, progress, reserve, fetched=from_folder is None)
+        if from_folder is None and not keep_archives:
+            shutil.rmtree(store, ignore_errors=True)
     return dest
 
 
@@ -140,13 +143,8 @@ def _require_recorded(path: Path, name: str, dest: Path) -> None:
 
 
 def _remote(
-    file: DataFile,
-    store: Path,
-    progress: Progress,
-    reserve: Callable[[int], None],
-    homepage: str,
+    file: DataFile, store: Path, progress: Progress, reserve: Callable[[int], None], homepage: str
 ) -> tuple[DataFile, Path, str]:
-    store.mkdir(parents=True, exist_ok=True)
     path, origin = store / file.name, store / f"{file.name}.from"
     if path.is_file():  # whole: fetch() gives the name only then
         known = origin.read_text() if origin.is_file() else ""

@@ -20,8 +20,6 @@ class DataFile:
     """tried in order"""
     sha256: str = ""
     """hex digest; empty if none is known, and then the first download's holds"""
-    size: int | None = None
-    """bytes, if known beforehand"""
     unpack: str = "zip"
     """``zip``: extracted into the data folder; ``none``: kept as it is"""
     about: str = ""
@@ -54,18 +52,15 @@ class Manifest:
             data = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             raise ValueError(f"Manifest {name!r} is not valid TOML: {error}") from error
-        _check_keys(data, cls, {"title", "files"}, f"Manifest {name!r}")
+        _check(data, cls, {"title", "files"}, f"Manifest {name!r}")
         files = []
         entries = data.pop("files")
         if not isinstance(entries, list):
             raise ValueError(f"Manifest {name!r}: files is a list of tables, got {entries!r}.")
         for number, entry in enumerate(entries):
             where = f"Manifest {name!r}, file {number}"
-            _check_keys(entry, DataFile, {"name", "urls"}, where)
-            urls = entry["urls"]
-            if not isinstance(entry["name"], str) or not isinstance(urls, list):
-                raise ValueError(f"{where}: name is a text and urls a list of texts.")
-            files.append(DataFile(**{**entry, "urls": tuple(urls)}))
+            _check(entry, DataFile, {"name", "urls"}, where)
+            files.append(DataFile(**{**entry, "urls": tuple(entry["urls"])}))
         data["expect"] = tuple(data.get("expect", ()))
         return cls(name=name, files=tuple(files), **data)
 
@@ -77,13 +72,18 @@ class Manifest:
         )
 
 
-def _check_keys(data: dict[str, Any], cls: type, required: set[str], where: str) -> None:
+def _check(data: dict[str, Any], cls: type, required: set[str], where: str) -> None:
     if not isinstance(data, dict):
         raise ValueError(f"{where} is a table of keys and values, got {data!r}.")
-    known = {f.name for f in fields(cls)}
-    for key in data:
+    known = {f.name for f in fields(cls)} - ({"name"} if cls is Manifest else set())
+    for key, value in data.items():
         if key not in known:
             raise ValueError(f"{where}: unknown key {key!r}. {did_you_mean(key, known)}")
+        listed = key in ("urls", "expect")
+        texts = value if listed and isinstance(value, list) else [None if listed else value]
+        if key != "files" and not all(isinstance(text, str) for text in texts):
+            form = "a list of texts" if listed else "a text"
+            raise ValueError(f"{where}: {key} is {form}, got {value!r}.")
     for key in sorted(required - set(data)):
         raise ValueError(f"{where} lacks {key!r}.")
 

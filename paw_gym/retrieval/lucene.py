@@ -52,9 +52,7 @@ class LuceneRetriever(CorpusRetriever):
             self._temporary = tempfile.TemporaryDirectory(prefix="paw-lucene-")
             index = Path(self._temporary.name) / "index"
         folder = user_path(index)
-        if not folder.is_dir():
-            build_lucene_index(self.corpus, folder)
-        _require_corpus(folder, self.corpus.fingerprint)
+        build_lucene_index(self.corpus, folder)
         self._searcher = open_searcher(folder, k1, b)
         self._settings = {
             "retriever": "lucene",
@@ -79,11 +77,14 @@ def open_searcher(folder: Path, k1: float, b: float) -> Any:
 
 
 def build_lucene_index(corpus: Corpus, folder: Path, threads: int = 1) -> None:
-    """Indexes a corpus with Anserini; documents are named by their position.
+    """Indexes a corpus with Anserini, unless the folder holds its index; documents are named by position.
 
     Args:
         threads: Anserini's threads; with more than one, ties are no longer in the order of the corpus.
     """
+    if folder.is_dir() and any(folder.iterdir()):
+        _require_corpus(folder, corpus.fingerprint)
+        return
     note = {"corpus": corpus.fingerprint, "passages": len(corpus)}
     documents = ((str(position), passage.contents) for position, passage in enumerate(corpus))
     index_documents(documents, folder, note, threads)
@@ -95,7 +96,7 @@ def index_documents(
     """Indexes documents with Anserini; the folder appears when it is whole."""
     indexer = java_class("io.anserini.index.IndexCollection")
     with (
-        new_folder(folder, Path.is_dir) as index,
+        new_folder(folder, lambda there: (there / _NOTE).is_file()) as index,
         # beside the index, because that disk has room for a second copy of the corpus
         tempfile.TemporaryDirectory(dir=folder.parent, prefix=".paw-lucene-") as source,
     ):

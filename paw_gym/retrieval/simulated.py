@@ -183,8 +183,7 @@ class SimulatedRetriever(CheckedRetriever):
             runs, which need no model; or a ``DocumentWriter``.
 
     Raises:
-        TypeError: ``url`` or ``model`` is missing, and the writer is a model.
-        ValueError: an unknown writer.
+        ValueError: an unknown writer; or a model is to write, and ``url`` or ``model`` is missing.
     """
 
     wants_contexts = True

@@ -69,13 +69,14 @@ def download(
     from rich.progress import TaskProgressColumn
 
     from paw_gym.data import default_folder, download_dataset, load_manifest, read_receipt
+    from paw_gym.internals.files import user_path
     from paw_gym.internals.printable import counted, safe_console
 
     if mirror is not None and from_folder is not None:
         raise ValueError("Give either --mirror or --from-folder, not both.")
     manifest = load_manifest(name)
     console = safe_console(highlight=False, soft_wrap=True)
-    before = None if force else read_receipt(dest or default_folder(name))
+    before = None if force else read_receipt(user_path(dest or default_folder(name)))
     with progress_bars(TaskProgressColumn()) as progress:
         folder = download_dataset(
             manifest,
@@ -112,12 +113,18 @@ def verify(
     from rich.progress import TaskProgressColumn
 
     from paw_gym.data import default_folder, load_manifest, read_receipt, verify_dataset
+    from paw_gym.internals.files import user_path
     from paw_gym.internals.printable import counted, safe_console
 
-    folder = dest or default_folder(load_manifest(name).name)
+    folder = user_path(dest or default_folder(load_manifest(name).name))
     if not folder.is_dir():
         raise FileNotFoundError(
             f"There is no {folder}: `paw data download {name}` downloads it; --dest names another folder."
+        )
+    receipt = read_receipt(folder) or {"dataset": name, "files": {}}
+    if receipt["dataset"] != name:
+        raise ValueError(
+            f"{folder} holds the data set {receipt['dataset']!r}, not {name!r}: --dest names another folder."
         )
     with progress_bars(TaskProgressColumn()) as progress:
         problems = verify_dataset(folder, quick=quick, progress=progress)
@@ -131,11 +138,8 @@ def verify(
             f"`paw data download {name} --force` downloads what is right."
         )
         raise typer.Exit(1)
-    count = len((read_receipt(folder) or {"files": {}})["files"])
-    what = "sizes" if quick else "checksums"
-    console.print(
-        f"[green]All {count:,} files have the recorded {what}[/green]: {escape(str(folder))}"
-    )
+    done = f"All {len(receipt['files']):,} files have the recorded {'sizes' if quick else 'checksums'}"
+    console.print(f"[green]{done}[/green]: {escape(str(folder))}")
 
 
 index = typer.Typer(

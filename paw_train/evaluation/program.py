@@ -198,6 +198,8 @@ def _evaluate(job: Job, policy: Policy | None, display: Display, fresh: bool) ->
     plan = job.plan
     if policy is not None and not job.own_context:
         plan = _with_context_limit(plan, getattr(policy, "context_tokens", None))
+    elif (require := getattr(policy, "require_positions", None)) is not None:
+        require(plan.rollout.max_context_tokens)
     prepared, weights = prepare(plan, policy), model_hash(policy)
     if fresh:
         clear(job.folder)

@@ -237,6 +237,7 @@ class Run:
         torch.set_num_threads(settings.cpu_threads)
         self.device = chosen_device(settings.model.device)
         self.policy = self._policy()
+        self.policy.require_positions(settings.rollout.max_context_tokens)
         self._engine: LocalPolicy | FollowingVLLM | None = None
         self.max_returns = max_returns(settings)
         self.tracking = Tracking(

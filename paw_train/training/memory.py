@@ -11,9 +11,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 
+from paw_gym.internals.files import user_path
 from paw_gym.internals.naming import did_you_mean
 
 
@@ -88,9 +88,12 @@ def model_shape(path: str) -> ModelShape:
     Args:
         path: a folder with a ``config.json``, or a hub name in ``KNOWN``.
     """
-    config = Path(path) / "config.json"
+    config = user_path(path) / "config.json"
     if config.is_file():
-        return shape_of(json.loads(config.read_text(encoding="utf-8")))
+        try:
+            return shape_of(json.loads(config.read_text(encoding="utf-8")))
+        except (AttributeError, ValueError) as error:
+            raise ValueError(f"{config} does not describe a model: {error}") from error
     if path not in KNOWN:
         raise ValueError(
             f"The size of {path!r} is not known here, and nothing is downloaded to find out: give the "

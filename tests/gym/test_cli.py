@@ -219,6 +219,12 @@ def test_what_was_downloaded_can_be_played_and_verified(
     assert f"Already here: {folder}" in paw(*download).stdout
     assert f"the recorded checksums: {folder}" in paw("data", "verify", "alfworld").stdout
     assert "/[/cache]" in "".join(paw("data", "list").stdout.split())
+    monkeypatch.setenv("HOME", str(folder.parent))
+    there = "--dest=~/alfworld"  # which shells leave as it is
+    assert f"Already here: {folder}" in paw(*download, there).stdout
+    assert str(folder) in paw("data", "verify", "alfworld", there).stdout
+    other = paw("data", "verify", "webshop", there)
+    assert other.exit_code == 2 and "holds the data set 'alfworld', not" in other.stderr
     (next(folder.rglob("game.tw-pddl"))).write_text("{}")
     broken = paw("data", "verify", "alfworld", "--quick")
     assert broken.exit_code == 1 and f"1 file differs in {folder};" in broken.stdout

@@ -32,6 +32,7 @@ from paw_gym.data import (
     verify_dataset,
 )
 from paw_gym.data.dataset import RECEIPT
+from paw_gym.internals.locks import only_process
 
 JSON, GAMES = "json_2.1.1_json.zip", "json_2.1.3_tw-pddl.zip"
 TREE = {
@@ -354,6 +355,29 @@ class TestOtherSources:
         server.files["SHA256SUMS"] = b"<html>welcome</html>"
         with pytest.raises(DownloadError, match="is not a list of"):
             server.download(mirror=server.url)
+
+
+def test_a_folder_is_made_by_one_process_at_a_time(server: Served) -> None:
+    with only_process(server.dest.parent / ".alf.download"):
+        with pytest.raises(ValueError, match="Another process is downloading into .*alf"):
+            server.download()
+        assert server.requests == []
+    assert verify_dataset(server.download()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("files = []\nname = 'x'", "unknown key 'name'"),
+        ("files = []\nexpect = 'abc'", "expect is a list of texts, got 'abc'"),
+        ("files = []\nuse = 3", "use is a text, got 3"),
+        ("[[files]]\nname = 'a'\nurls = [1]", r"file 0: urls is a list of texts, got \[1\]"),
+        ("[[files]]\nname = 'a'\nurls = []\nsha256 = 5", "file 0: sha256 is a text, got 5"),
+    ],
+)
+def test_a_manifest_of_another_form_is_an_error_that_names_the_key(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^Manifest 'mine'.*{message}"):
+        Manifest.parse(f"title = 'T'\n{text}", "mine")
 
 
 class TestVerify:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -106,9 +105,12 @@ def test_a_folder_tells_its_shape_by_its_config(tmp_path: Path) -> None:
     config.save_pretrained(tmp_path)
     shape = model_shape(str(tmp_path))
     assert shape.parameters == sum(p.numel() for p in Qwen2ForCausalLM(config).parameters())
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "mamba"}))
-    with pytest.raises(ValueError, match="num_attention_heads"):
-        model_shape(str(tmp_path))
+    for text, reason in (("{}", "num_attention_heads"), ("[]", "list"), ("", "Expecting value")):
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(
+            ValueError, match=rf"config\.json does not describe a model: .*{reason}"
+        ):
+            model_shape(str(tmp_path))
 
 
 def test_an_unknown_model_or_gpu_is_an_error_that_names_the_nearest() -> None:

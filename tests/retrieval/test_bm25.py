@@ -25,6 +25,7 @@ from paw_gym.retrieval import (
     Corpus,
     HybridRetriever,
     IndexMismatchError,
+    lucene,
     make_retriever,
 )
 from paw_gym.retrieval.analysis import _CLASS_WORD, _CLASSES, _LOWER, analyze, words
@@ -302,6 +303,23 @@ def test_bm25_ranks_like_lucene(aligned: Path, name: str) -> None:
     assert shared / total >= 0.99
 
 
+def test_a_folder_that_is_there_is_filled_kept_or_refused(
+    small_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Indexer:
+        @staticmethod
+        def main(arguments: list[str]) -> None:
+            Path(arguments[arguments.index("-index") + 1], "segments").write_text("made")
+
+    monkeypatch.setattr(lucene, "java_class", lambda name: Indexer)
+    (tmp_path / "index").mkdir()
+    for _ in range(2):  # made, and there already
+        lucene.build_lucene_index(Corpus.open(small_corpus), tmp_path / "index")
+        assert (tmp_path / "index" / "segments").read_text() == "made"
+    with pytest.raises(IndexMismatchError, match="was built over another corpus"):
+        lucene.build_lucene_index(Corpus.open([("a", "b")]), tmp_path / "index")
+
+
 @needs_lucene
 def test_lucenes_index_is_for_its_own_corpus(small_corpus: Path, tmp_path: Path) -> None:
     make_retriever("lucene", corpus=small_corpus, index=tmp_path / "i")
@@ -314,6 +332,7 @@ def test_lucenes_index_is_for_its_own_corpus(small_corpus: Path, tmp_path: Path)
 
 def test_a_folder_that_is_no_index_is_refused(small_corpus: Path, tmp_path: Path) -> None:
     (tmp_path / "i").mkdir()
+    (tmp_path / "i" / "notes").write_text("of something else")
     with pytest.raises(IndexMismatchError, match="not an index that this program built"):
         make_retriever("lucene", corpus=small_corpus, index=tmp_path / "i")
 

@@ -280,8 +280,9 @@ def by_hand(folder: Path, texts: list[str]) -> Any:
     return (mean / mean.norm(dim=1, keepdim=True)).numpy()
 
 
-def test_vectors_are_those_of_e5s_recipe(model: Path) -> None:
-    encoder = make_encoder(str(model), device="cpu", batch_size=2)
+def test_vectors_are_those_of_e5s_recipe(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(model.parent))
+    encoder = make_encoder(f"~/{model.name}", device="cpu", batch_size=2)
     texts = ["bees make honey", "who", "oak is a tree is a oak"]
     for found, prefix in (
         (encoder.encode_queries(texts), "query: "),

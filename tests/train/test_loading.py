@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from peft import PeftModel
+from peft import LoraConfig, PeftModel, get_peft_model
 from rows import token_row
 from safetensors.torch import save_file
 
@@ -104,6 +105,13 @@ POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12
         ("model.safetensors", b"<!DOCTYPE html><html></html>", "is a web page"),
         ("config.json", None, "is cut off or is not a json file .*download it again"),
         ("tokenizer.json", POINTER, "is a Git LFS pointer"),
+        (
+            "config.json",
+            b"[]",
+            r"is cut off .*\(it holds \[\] instead of an object\); download it again",
+        ),
+        ("tokenizer_config.json", b"null", "is cut off .*it holds None instead of an object"),
+        ("tokenizer.json", b"3", "is cut off .*it holds 3 instead of an object"),
     ],
 )
 def test_a_damaged_file_of_a_model_is_named(
@@ -116,21 +124,54 @@ def test_a_damaged_file_of_a_model_is_named(
         load_model(base)
 
 
-def test_weights_of_another_architecture_are_refused(base: Path) -> None:
+@pytest.mark.parametrize("shape", [None, (3, 3)])
+def test_weights_of_another_architecture_are_refused(
+    base: Path, shape: Any, caplog: pytest.LogCaptureFixture, monkeypatch: Patch
+) -> None:
+    """The refusal comes alone, without Transformers' own report."""
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
     weights = loading.read_weights(base / "model.safetensors")
     del weights["model.layers.0.mlp.up_proj.weight"]
+    if shape:
+        weights["model.layers.0.mlp.up_proj.weight"] = torch.zeros(shape)
     save_file(weights, base / "model.safetensors", {"format": "pt"})
     message = r"lack 1 of the network's weights, such as model\.layers\.0\.mlp\.up_proj"
     with pytest.raises(ValueError, match=message):
         load_model(base)
+    assert caplog.text == ""
 
 
-def test_a_damaged_adapter_is_named(base: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("adapter_model.safetensors", None, "is cut off.*train again"),
+        ("adapter_config.json", b"", "is cut off or is not a json file"),
+        ("adapter_config.json", b"[]", r"is cut off.*it holds \[\] instead of an object"),
+        ("paw_base.json", b"null", "is cut off.*it holds None instead of an object"),
+        ("tokenizer.json", b"{", "is cut off or is not a json file"),
+    ],
+)
+def test_a_damaged_adapter_is_named(
+    base: Path, tmp_path: Path, name: str, content: bytes | None, message: str
+) -> None:
     LocalPolicy.load(base, adapter=LoraSettings(rank=2)).save(tmp_path / "checkpoints" / "a")
-    weights = tmp_path / "checkpoints" / "a" / "adapter_model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:500])
-    with pytest.raises(ValueError, match=r"a/adapter_model\.safetensors is cut off.*train again"):
+    file = tmp_path / "checkpoints" / "a" / name
+    file.write_bytes(file.read_bytes()[:500] if content is None else content)
+    with pytest.raises(ValueError, match=rf"checkpoints/a/{name} {message}"):
         LocalPolicy.load(tmp_path / "checkpoints" / "a", adapter=LoraSettings(base=str(base)))
+
+
+def test_an_adapter_that_is_not_finite_is_refused(base: Path, tmp_path: Path) -> None:
+    policy = LocalPolicy.load(base, adapter=LoraSettings(rank=2))
+    with torch.no_grad():
+        policy.model.get_parameter("model.layers.1.mlp.up_proj.lora_A.default.weight")[0] = (
+            torch.nan
+        )
+    policy.save(tmp_path / "a")
+    with pytest.raises(
+        ValueError, match=r"a/adapter_model\.\w+: the weight \S*1\.mlp\.up_proj.* NaN"
+    ):
+        LocalPolicy.load(tmp_path / "a", adapter=LoraSettings(base=str(base)))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -151,6 +192,21 @@ def test_a_model_of_nan_is_not_taken_for_a_cache_that_fails() -> None:
             parameter.fill_(float("nan"))
     with pytest.raises(ValueError, match="computes NaN or infinities"):
         continues_by_chunks(policy.model, "past_key_values")
+
+
+def test_contexts_beyond_a_table_of_positions_are_refused_at_the_start(tmp_path: Path) -> None:
+    size = {"n_positions": 64, "n_embd": 16, "n_layer": 1, "n_head": 2}
+    ends = {"bos_token_id": None, "eos_token_id": 4}
+    config = transformers.GPT2Config(vocab_size=len(TOKENIZER), **size, **ends)
+    LocalPolicy(transformers.GPT2LMHeadModel(config), TOKENIZER).save(tmp_path / "m")
+    message = r"max_context_tokens=1024, and this model has 64 positions.*max_context_tokens=64 or"
+    own = [f"model.path={tmp_path / 'm'}", "cloning.matrix_lr=null", "optimizer.matrix_lr=null"]
+    with pytest.raises(ValueError, match=message):
+        train_from_recipe("smoke", [*own, f"out={tmp_path}"], quiet=True)
+    with pytest.raises(ValueError, match=message):
+        evaluate_from_args(str(tmp_path / "m"), ["rollout.max_context_tokens=1024", *FEW])
+    LocalPolicy.load(tmp_path / "m").require_positions(64)
+    _policy().require_positions(10**6)  # rotary
 
 
 def test_a_reader_of_gguf_that_is_missing_is_named(tmp_path: Path, monkeypatch: Patch) -> None:
@@ -417,6 +473,22 @@ def test_the_reference_of_an_adapter_made_elsewhere_is_the_policy(
     before = _logprobs(policy, 0.7)
     reference = policy.reference()
     torch.testing.assert_close(_logprobs(reference, 0.7), before, rtol=0, atol=1e-6)
+
+
+def test_an_adapter_that_trains_biases_of_its_model_has_a_reference_that_stays(
+    tmp_path: Path,
+) -> None:
+    config = scratch_model(SMALL, len(TOKENIZER), 0).config
+    config.attention_bias = True
+    network = transformers.LlamaForCausalLM(config)
+    LocalPolicy(network, TOKENIZER).save(tmp_path / "base")
+    form = LoraConfig(target_modules="all-linear", task_type="CAUSAL_LM", bias="lora_only")
+    get_peft_model(network, form).save_pretrained(tmp_path / "a")
+    policy = LocalPolicy.load(tmp_path / "a", adapter=LoraSettings(base=str(tmp_path / "base")))
+    before, reference = _logprobs(policy), policy.reference()
+    _learn(policy, 2)
+    torch.testing.assert_close(_logprobs(reference), before, rtol=0, atol=1e-6)
+    assert (_logprobs(policy) - before).abs().max() > 1e-3
 
 
 def test_asking_the_reference_in_between_leaves_gradients_alone(base: Path) -> None:

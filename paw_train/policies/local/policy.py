@@ -17,9 +17,11 @@ from paw_train.policies.local import lora
 from paw_train.policies.local.attention import use_grouped_attention
 from paw_train.policies.local.decoder import release_buffers
 from paw_train.policies.local.loading import (
+    Place,
     enable_recomputation,
     load_model,
     load_tokenizer,
+    naming_damage,
     no_progress_bars,
     read_weights,
     recomputed,
@@ -62,10 +64,21 @@ class LocalPolicy:
     @property
     def context_tokens(self) -> int | None:
         """The longest sequence that the model was made for, if its configuration gives it."""
-        found: int | None = getattr(
-            self.model.get_decoder().config, "max_position_embeddings", None
-        )
+        config = self.model.get_decoder().config
+        found: int | None = getattr(config, "max_position_embeddings", None)
         return found
+
+    def require_positions(self, tokens: int) -> None:
+        """Raises a ``ValueError`` if the model has a table of positions, and fewer there than ``tokens``.
+
+        Rotary positions have no end: of them, ``context_tokens`` says how far they were trained.
+        """
+        rotary = getattr(self.model.get_decoder().config, "rope_parameters", None)
+        if not rotary and (self.context_tokens or tokens) < tokens:
+            raise ValueError(
+                f"rollout.max_context_tokens={tokens}, and this model has {self.context_tokens} positions "
+                f"and can read no more: set rollout.max_context_tokens={self.context_tokens} or less."
+            )
 
     @classmethod
     def load(
@@ -98,9 +111,10 @@ class LocalPolicy:
         there = user_path(path)
         adapted = [folder for folder in (there, there / "model") if lora.is_adapter(folder)]
         if adapted:
-            model, tokenizer, base = _load_adapted(
-                adapted[0], dtype, attention, device, wanted, revision
-            )
+            with naming_damage(Place(str(adapted[0]))):
+                model, tokenizer, base = _load_adapted(
+                    adapted[0], dtype, attention, device, wanted, revision
+                )
         else:
             model, tokenizer = load_model(path, dtype, attention, device, revision)
             if wanted.rank:
@@ -211,9 +225,10 @@ class LocalPolicy:
     def reference(self, offload: bool = False) -> Reference:
         """This policy as it is now, frozen.
 
-        With an adapter: the same model with a frozen copy of it. Else a copy of the whole model.
+        With an adapter: the same model with a frozen copy of it. Else, and if the adapter has trained the
+        model's own biases, of which there are no two: a copy of the whole model.
         """
-        if lora.has_adapter(self.model):
+        if lora.has_adapter(self.model) and self.model.peft_config[lora.TRAINED].bias == "none":
             return AdapterReference(self)
         return CopyReference(LocalPolicy(copy.deepcopy(self.model), self.tokenizer), offload)
 
