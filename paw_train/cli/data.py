@@ -138,7 +138,9 @@ def verify(
             f"`paw data download {name} --force` downloads what is right."
         )
         raise typer.Exit(1)
-    done = f"All {len(receipt['files']):,} files have the recorded {'sizes' if quick else 'checksums'}"
+    done = (
+        f"All {len(receipt['files']):,} files have the recorded {'sizes' if quick else 'checksums'}"
+    )
     console.print(f"[green]{done}[/green]: {escape(str(folder))}")
 
 
