@@ -93,6 +93,8 @@ class PanelEpisodes:
     """episodes by seed, in the panel's order; ``None``: the run stopped before it"""
     stopped: str | None = None
     """the budget that ended the run"""
+    unnoted: Sequence[Mapping[str, Any]] = ()
+    """what failed episodes without a step have spent"""
 
 
 def prepare(plan: Plan, policy: Policy | None) -> Prepared:
@@ -165,6 +167,7 @@ class PanelRun:
             seed: {i: e for i in ids if log and (e := log.get(seed, i))} for seed in self.plan.seeds
         }
         self.turns = 0
+        self.unnoted: list[dict[str, Any]] = []
 
     def run(self) -> PanelEpisodes:
         self._report()
@@ -177,7 +180,7 @@ class PanelRun:
             for number, episode in enumerate(episodes):
                 if episode is not None:
                     episode.group = number
-        return PanelEpisodes(runs, self.stopped)
+        return PanelEpisodes(runs, self.stopped, self.unnoted)
 
     @property
     def stopped(self) -> str | None:
@@ -210,12 +213,13 @@ class PanelRun:
 
     def _finished(self, seed: int, episode: Episode) -> None:
         meter = self.prepared.meter
-        if meter:
-            spent = meter.take(episode.task_id)
-            if spent.calls:
-                note(episode, spent=spent.to_dict())
+        spent = meter.take(episode.task_id) if meter else Spent()
+        if spent.calls:
+            note(episode, spent=spent.to_dict())
         if episode.error is not None and episode.error == self.stopped:
             return  # the episode did not fail: the budget leaves it for the next run
+        if spent.calls and not episode.transitions:
+            self.unnoted.append(spent.to_dict())
         self.found[seed][episode.task_id] = episode
         if self.log:
             self.log.add(seed, episode)
@@ -325,6 +329,7 @@ def _result(
         probe.text_env.type_groups,
         measured_only,
         probe.env_id,
+        found.unnoted,
     )
     sampling = asdict(plan.rollout.sampling(probe.template.closing_tags))
     probe.close()

@@ -387,7 +387,7 @@ def sent(policy: Any) -> list[int]:
 
 def counting(answers: Any) -> ScriptedPolicy:
     policy = ScriptedPolicy(answers)
-    policy.chat = ChatFormat(hostile.byte_tokenizer())  # type: ignore[assignment]
+    policy.chat = ChatFormat(hostile.byte_tokenizer())
     return policy
 
 

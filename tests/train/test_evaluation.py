@@ -23,6 +23,7 @@ from paw_gym.envs.alfworld.games import find_root
 from paw_gym.internals.locks import only_process
 from paw_gym.retrieval.simulated import ScriptWriter, SimulatedRetriever
 from paw_gym.transition import Episode
+from paw_train.agents.metering import exchanges
 from paw_train.environments import agent_env_maker
 from paw_train.evaluation import PANELS, Plan, evaluate_from_args, evaluate_plan, make_panel
 from paw_train.evaluation.comparison import compare, load_result, reasons_against
@@ -172,6 +173,31 @@ def test_what_an_expert_gives_up_is_unsolved(own_environments: None, tmp_path: P
     assert "4 tasks of `test/GivingUp-v0`; " in page
     # an agent finds words where nothing is listed
     assert played("random", tmp_path / "random", *settings)["success_rate"] == 1.0
+
+
+def test_calls_that_no_action_came_of_are_counted_and_recorded(own_environments: None) -> None:
+    def hall(task: Task, rng: Any) -> Iterator[Outcome]:
+        while True:
+            yield Outcome("A hall.")
+
+    def answers(request: Request) -> str | Exception:
+        if len(request.messages) > 1 and request.episode.startswith("early"):
+            return TimeoutError("gone")
+        acts = len(request.messages) == 1 and request.episode.startswith("late")
+        return "look" if acts else "think: hm"
+
+    register_text_env("test/Hall-v0", hall, tasks=[Task("early", "Go."), Task("late", "Go.")])
+    env = EnvSettings(id="test/Hall-v0")
+    panel = make_panel(agent_env_maker(env, "")().tasks, "some", 2, 5)
+    lines = {"examples": 0, "lines": 3}
+    plan = Plan(env, "", panel, 5, RolloutSettings(), (1,), "react_paper", lines)
+    result, episodes = evaluate_plan(plan, ScriptedPolicy(answers), "m")
+    early, late = sorted(episodes, key=lambda e: e.task_id)
+    assert (early.error, early.transitions) == ("gone", [])
+    assert [e.text for e in exchanges(late)] == ["look", "think: hm", "think: hm"]
+    assert [len(e.messages) for e in exchanges(late)] == [1, 3, 5]
+    assert late.transitions[0].info["agent"]["spent"]["calls"] == 3
+    assert result["model_calls"] == 4
 
 
 def test_the_seed_of_a_run_decides_its_environments_seeds() -> None:
