@@ -165,9 +165,8 @@ class Dialogues:
         if dialogue.ids is None and (count is None or count(dialogue.messages) is None):
             return None  # an estimate decides nothing
         return (
-            f"The task takes {dialogue.tokens} tokens of context with the examples and notes before it, and "
-            f"the limit for a prompt is {limit}: raise rollout.max_context_tokens (prompt and response "
-            "together), or give fewer examples (agent.examples)."
+            f"The task and what precedes it take {dialogue.tokens} tokens of context, and the limit for a "
+            f"prompt is {limit}: raise rollout.max_context_tokens, or lower agent.examples."
         )
 
     def ask(self, seeds: Mapping[str, int], sampling: Sampling) -> list[Response]:
@@ -178,14 +177,14 @@ class Dialogues:
         """
         if self._session is None:
             self._session = self.policy.session(sampling, True)
-        reasons = {name: self.too_long(name) for name in seeds}
-        found = {name: Response(error=reason) for name, reason in reasons.items() if reason}
+        found = {name: Response(error=e) for name in seeds if (e := self.too_long(name))}
         asked = [name for name in seeds if name not in found]
         for _ in range(1 + _SHORTENED):
             if not asked:
                 break
-            again = self._session.respond(self._requests({name: seeds[name] for name in asked}))
-            found |= zip(asked, again, strict=True)
+            talks = [(name, self._dialogues[name]) for name in asked]
+            requests = [Request(name, seeds[name], d.messages, d.ids) for name, d in talks]
+            found |= zip(asked, self._session.respond(requests), strict=True)
             long = [name for name in asked if found[name].overflow]
             asked = [name for name in long if self._shorten(self._dialogues[name])]
         return [found[name] for name in seeds]
@@ -200,10 +199,6 @@ class Dialogues:
         known = getattr(self.policy, "context_tokens", None)
         dialogue.fit(room if known is None else min(room, known - self.rollout.max_response_tokens))
         return dialogue.notes != before
-
-    def _requests(self, seeds: Mapping[str, int]) -> list[Request]:
-        dialogues = ((name, seed, self._dialogues[name]) for name, seed in seeds.items())
-        return [Request(name, seed, d.messages, d.ids) for name, seed, d in dialogues]
 
 
 class ShorteningPolicy(Dialogues):

@@ -141,22 +141,19 @@ class _LikelihoodResponder:
 
     def __call__(self, views: Sequence[View]) -> list[Answer]:
         normalise = self.agent.settings.normalise
-        answers, offers = dict[str, Answer](), dict[str, Offer]()
-        requests = []
+        answers: dict[str, Answer] = {}
+        asked, requests = [], []
         for view in views:
             try:
                 offer = Offer.of(self.chat, view, normalise)
-                context = [*self._context(view), *offer.opening]
+                ids = [*self._context(view), *offer.opening]
+                requests.append(ScoreRequest(view.episode, ids, [c.ids for c in offer.choices]))
+                asked.append((view, offer))
             except ValueError as error:  # nothing to choose from, or the task alone is too long
                 answers[view.episode] = Answer(error=str(error))
-                continue
-            offers[view.episode] = offer
-            requests.append(ScoreRequest(view.episode, context, [c.ids for c in offer.choices]))
-        session = self._session(views[0].env.mode == "conversation")
-        scores = iter(session.score(requests) if requests else [])
-        for view in views:
-            if view.episode in offers:
-                answers[view.episode] = self._answer(view, offers[view.episode], next(scores))
+        found = self._session(views[0].env.mode == "conversation").score(requests)
+        for (view, offer), scores in zip(asked, found, strict=True):
+            answers[view.episode] = self._answer(view, offer, scores)
         return [answers[view.episode] for view in views]
 
     def _context(self, view: View) -> Sequence[int]:

@@ -105,9 +105,8 @@ class _SearchR1Responder:
             try:
                 requests.append(self._request(view))
                 going.append(view)
-            except ValueError as error:
-                long = Response(error=str(error), overflow=True)
-                answers[view.episode] = self._answer(view, long)
+            except ValueError as e:
+                answers[view.episode] = self._answer(view, Response(error=str(e), overflow=True))
         if requests and self._session is None:
             sampling = self.rollout.sampling([f"</{tag}>" for tag in _TAGS])
             self._session = self.policy.session(sampling, True)

@@ -60,8 +60,7 @@ class SelfConsistencyAgent(TurnAgent):
             sampling = self.rollout.sampling(views[0].template.closing_tags)
             tasks = {f"{v.episode}/{i}": v.instruction for v in views for i in range(count)}
             policy = ShorteningPolicy(self.policy, self.rollout, tasks.__getitem__)
-            session = policy.session(sampling, False)
-            given = session.respond(requests)
+            given = policy.session(sampling, False).respond(requests)
             answers = [vote(v, given[i * count : (i + 1) * count]) for i, v in enumerate(views)]
             for view, voted in zip(views, answers, strict=True):
                 voted.notes |= policy.left_out(f"{view.episode}/0")

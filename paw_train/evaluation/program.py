@@ -475,15 +475,10 @@ def _costs(
 
 
 def run_of(path: Path) -> Path | None:
-    places = [path, *path.parents]
-    return (
-        next(
-            (p for p in places if (p / "config.json").is_file() and (p / "checkpoints").is_dir()),
-            None,
-        )
-        if path.is_dir()
-        else None
-    )
+    for place in [path, *path.parents] if path.is_dir() else []:
+        if (place / "config.json").is_file() and (place / "checkpoints").is_dir():
+            return place
+    return None
 
 
 def weights_of(path: Path, run: Path | None) -> Path | str:

@@ -201,6 +201,7 @@ class PanelRun:
             seed=seed,
             seeds=environment_seeds(plan.panel, seed),
         )
+        pool.episode_seconds = plan.rollout.episode_seconds
         try:
             for start in range(0, len(left), plan.batch):
                 part = left[start : start + plan.batch]
@@ -293,10 +294,8 @@ def evaluate_plan(
     """
     prepared = prepared or prepare(plan, policy)
     weights = model_hash(policy) if records else None
-    log = None
     key = evaluation_key(plan, prepared, model, weights)
-    if log_path is not None:
-        log = EpisodeLog(log_path, key)
+    log = None if log_path is None else EpisodeLog(log_path, key)
     started = time.perf_counter()
     try:
         found = PanelRun(plan, prepared, log, progress, watch, records).run()
@@ -311,7 +310,9 @@ def evaluate_plan(
         "seconds": seconds,
     }
     if records:
-        environment = environment_record(plan.env, plan.split, plan.panel, prepared.make_env)
+        environment = environment_record(
+            plan.env, plan.split, plan.panel, prepared.make_env, plan.rollout.episode_seconds
+        )
         result |= {"evaluation": key, "environment": environment, "commit": commit()}
     episodes = [e for episodes in found.runs.values() for e in episodes if e is not None]
     return result, episodes

@@ -71,6 +71,7 @@ def summarise(
         "errors": len(errors),
         "unplayed": missing,
         "first_error": errors[0] if errors else None,
+        "failed_tasks": list(dict.fromkeys(e.task_id for e in ended if e.error is not None)),
         "forgotten": _forgotten(everything),
         **_spent(ended, unnoted),
         "runs": [_run(seed, episodes, measured_only) for seed, episodes in runs.items()],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -234,6 +235,8 @@ def _missing(result: Mapping[str, Any]) -> list[str]:
         reason = " ".join((result.get("first_error") or "unknown").strip().splitlines()[-1:])
         failed = counted(result["errors"], "episode")
         lines.append(f"{failed} failed by an error. The first reason: {reason}")
+        tasks = result.get("failed_tasks") or ["unknown"]
+        lines.append(shorten(f"Failed: {', '.join(tasks)}", 200, placeholder=" ..."))
     if result.get("stopped"):
         lines.append(f"Stopped: {result['stopped']}")
     if lines:

@@ -174,8 +174,7 @@ def summarise(
     tokens: Mapping[str, Any] | None,
 ) -> EpisodeSummary:
     """The summary of an episode and of what was recorded about its tokens, if anything."""
-    training = file.phase == "training"
-    group = f"{file.key}:{episode.group}" if training else f"eval:{episode.task_id}"
+    group = f"{file.key}:{episode.group}" if file.phase == "training" else f"eval:{episode.task_id}"
     summary = EpisodeSummary(
         key,
         file,
