@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from paw_train.agents.examples import CHARACTERS_A_TOKEN
 from paw_train.rollouts.chat import ChatFormat
@@ -83,7 +84,7 @@ class Dialogue:
         """Forgets the oldest turns of a dialogue of more than ``limit`` tokens.
 
         The first and the newest message stay; a quarter of the room that they leave becomes free. If they are
-        too long, and it is known where the task stands, the one message that is left is cut.
+        too long, the one message that is left is cut: after the task, or after the whole first message.
         """
         if self.tokens <= limit:
             return
@@ -98,8 +99,8 @@ class Dialogue:
             self.messages = [{"role": "user", "content": start}, *later]
             if self.chat:
                 self.ids = self.chat.dialogue(self.messages)
-        if self._task is not None and len(self.messages) == 1:
-            self._cut_first(limit, self._task)
+        if len(self.messages) == 1:
+            self._cut_first(limit, self._first if self._task is None else self._task)
 
     def _cut_first(self, limit: int, task: str) -> None:
         """Leaves out what comes after the task in a message that is too long: the oldest history."""
@@ -146,10 +147,27 @@ class Dialogues:
             dialogue = self._dialogues[episode] = Dialogue(self.policy.chat, message, count, task)
         else:
             dialogue.add_message(message)
+        dialogue.fit(self._limit)
+        return dialogue
+
+    @property
+    def _limit(self) -> int:
         known = getattr(self.policy, "context_tokens", None)
         limit = min(self.rollout.max_context_tokens, known or self.rollout.max_context_tokens)
-        dialogue.fit(limit - self.rollout.max_response_tokens)
-        return dialogue
+        return limit - self.rollout.max_response_tokens
+
+    def too_long(self, episode: str) -> str | None:
+        """Why a dialogue is not sent, if what has to stay in it is known to be too long."""
+        dialogue, limit = self._dialogues[episode], self._limit
+        if dialogue.tokens <= limit:
+            return None
+        count = getattr(self.policy, "count_tokens", None)
+        if dialogue.ids is None and (count is None or count(dialogue.messages) is None):
+            return None  # an estimate decides nothing
+        return (
+            f"The task and what precedes it take {dialogue.tokens} tokens of context, and the limit for a "
+            f"prompt is {limit}: raise rollout.max_context_tokens, or lower agent.examples."
+        )
 
     def ask(self, seeds: Mapping[str, int], sampling: Sampling) -> list[Response]:
         """One response in each dialogue that is named.
@@ -159,16 +177,17 @@ class Dialogues:
         """
         if self._session is None:
             self._session = self.policy.session(sampling, True)
-        responses = self._session.respond(self._requests(seeds))
-        for _ in range(_SHORTENED):
-            long = [name for name, r in zip(seeds, responses, strict=True) if r.overflow]
-            long = [name for name in long if self._shorten(self._dialogues[name])]
-            if not long:
+        found = {name: Response(error=e) for name in seeds if (e := self.too_long(name))}
+        asked = [name for name in seeds if name not in found]
+        for _ in range(1 + _SHORTENED):
+            if not asked:
                 break
-            again = self._session.respond(self._requests({name: seeds[name] for name in long}))
-            found = dict(zip(long, again, strict=True))
-            responses = [found.get(n, r) for n, r in zip(seeds, responses, strict=True)]
-        return responses
+            talks = [(name, self._dialogues[name]) for name in asked]
+            requests = [Request(name, seeds[name], d.messages, d.ids) for name, d in talks]
+            found |= zip(asked, self._session.respond(requests), strict=True)
+            long = [name for name in asked if found[name].overflow]
+            asked = [name for name in long if self._shorten(self._dialogues[name])]
+        return [found[name] for name in seeds]
 
     def _shorten(self, dialogue: Dialogue) -> bool:
         """Shortens a dialogue that was refused for its length; false if nothing in it can be left out.
@@ -181,15 +200,12 @@ class Dialogues:
         dialogue.fit(room if known is None else min(room, known - self.rollout.max_response_tokens))
         return dialogue.notes != before
 
-    def _requests(self, seeds: Mapping[str, int]) -> list[Request]:
-        dialogues = ((name, seed, self._dialogues[name]) for name, seed in seeds.items())
-        return [Request(name, seed, d.messages, d.ids) for name, seed, d in dialogues]
-
 
 class ShorteningPolicy(Dialogues):
     """A policy for contexts that others write: without a tokenizer they are shortened as dialogues are.
 
-    With one, they are kept within the limit as in training (``ChatFormat.first_within``).
+    With one, they are kept within the limit as in training (``ChatFormat.first_within``), and one whose task
+    alone exceeds it is not sent.
 
     Args:
         task: the task in the contexts of a request's name, which stays.
@@ -202,12 +218,14 @@ class ShorteningPolicy(Dialogues):
         self.chat, self.trainable, self._task = policy.chat, policy.trainable, task
 
     def session(self, sampling: Sampling, growing: bool) -> Session:
-        if self.chat is not None:
-            return self.policy.session(sampling, growing)
         self._sampling, self._growing = sampling, growing
+        if self.chat is not None:
+            self._session = self.policy.session(sampling, growing)
         return self
 
     def respond(self, requests: Sequence[Request]) -> list[Response]:
+        if self.chat is not None:
+            return self._within(self.chat, requests)
         for request in requests:
             name, message = request.episode, str(request.messages[-1]["content"])
             if not self._growing:
@@ -217,6 +235,20 @@ class ShorteningPolicy(Dialogues):
         for request, response in zip(requests, responses, strict=True):
             self[request.episode].add_response(response)
         return responses
+
+    def _within(self, chat: ChatFormat, requests: Sequence[Request]) -> list[Response]:
+        limit = self.rollout.max_context_tokens - self._sampling.max_tokens
+        asked, found = list[Request](), dict[int, Response]()
+        for number, request in enumerate(requests):
+            ids, message = request.ids, str(request.messages[-1]["content"])
+            try:
+                if ids is None:
+                    ids = chat.first_within(message, self._task(request.episode), limit)[0]
+                asked.append(replace(request, ids=ids))
+            except ValueError as error:
+                found[number] = Response(error=str(error))
+        responses = iter(self._session.respond(asked) if self._session and asked else [])
+        return [found.get(number) or next(responses) for number in range(len(requests))]
 
     def left_out(self, name: str) -> dict[str, int]:
         """The notes on the context of the last request of a name."""

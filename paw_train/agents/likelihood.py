@@ -141,23 +141,30 @@ class _LikelihoodResponder:
 
     def __call__(self, views: Sequence[View]) -> list[Answer]:
         normalise = self.agent.settings.normalise
-        offers = [Offer.of(self.chat, view, normalise) for view in views]
-        requests = [
-            ScoreRequest(
-                view.episode,
-                [*self._context(view), *offer.opening],
-                [choice.ids for choice in offer.choices],
-            )
-            for view, offer in zip(views, offers, strict=True)
-        ]
+        answers: dict[str, Answer] = {}
+        asked, requests = [], []
+        for view in views:
+            try:
+                offer = Offer.of(self.chat, view, normalise)
+                ids = [*self._context(view), *offer.opening]
+                requests.append(ScoreRequest(view.episode, ids, [c.ids for c in offer.choices]))
+                asked.append((view, offer))
+            except ValueError as error:  # nothing to choose from, or the task alone is too long
+                answers[view.episode] = Answer(error=str(error))
         found = self._session(views[0].env.mode == "conversation").score(requests)
-        return [self._answer(v, o, s) for v, o, s in zip(views, offers, found, strict=True)]
+        for (view, offer), scores in zip(asked, found, strict=True):
+            answers[view.episode] = self._answer(view, offer, scores)
+        return [answers[view.episode] for view in views]
 
     def _context(self, view: View) -> Sequence[int]:
         if view.env.mode == "window":
             limit = self.rollout.max_prompt_tokens
             return self.chat.first_within(view.prompt, view.instruction, limit)[0]
-        return self._dialogues.add_message(view.episode, view.prompt).ids or []
+        dialogue = self._dialogues.add_message(view.episode, view.prompt)
+        reason = self._dialogues.too_long(view.episode)
+        if reason is not None:
+            raise ValueError(reason)
+        return dialogue.ids or []
 
     def _session(self, growing: bool) -> ScoringSession:
         """For dialogues a session that stays, for prompts that stand alone a new one."""

@@ -265,34 +265,48 @@ class MeteredPool(EnvPool):
     def step(self, responses: Sequence[str] | Mapping[int, str]) -> list[Slot]:
         slots = list(self.active)
         active = super().step(responses)
-        if self._meter is not None:
-            for slot in slots:
-                self._note(slot, self._meter)
+        for slot in slots:
+            self._note(slot, slot.episode.error is None)
         self._turn(len(slots))
         return active
 
-    def _note(self, slot: Slot, meter: MeteredPolicy) -> None:
-        episode = slot.episode
-        calls = meter.take_calls(episode.episode_id)
-        if not calls or episode.error is not None or not episode.transitions:
+    def fail(self, slot: Slot, error: str) -> None:
+        super().fail(slot, error)
+        self._note(slot, False)
+
+    def truncate(self, slot: Slot, **info: Any) -> None:
+        super().truncate(slot, **info)
+        self._note(slot, False)
+
+    def _note(self, slot: Slot, acted: bool) -> None:
+        """Notes the calls since the last action; those that led to no other (not ``acted``) with its own."""
+        episode, meter = slot.episode, self._meter
+        calls = meter.take_calls(episode.episode_id) if meter else []
+        if not calls or not episode.transitions:
             return
-        response = episode.transitions[-1].response
+        last = episode.transitions[-1]
+        notes = self._of_answer(calls, last.response) if acted else {}
+        if self._messages:
+            noted = [] if acted else last.info.get("agent", {}).get("calls", [])
+            if acted and len(episode.transitions) == 1:
+                self._last.pop(episode.episode_id, None)
+            before = [self._last.get(episode.episode_id, ()), *(call.messages for call in calls)]
+            added = [call_record(c, b) for c, b in zip(calls, before, strict=False)]
+            notes["calls"] = [*noted, *added]
+            self._last[episode.episode_id] = before[-1]
+        note(episode, **notes)
+
+    def _of_answer(self, calls: Sequence[Call], response: str) -> dict[str, Any]:
         acting = [call for call in calls if call.acts]
         taken = next((c for c in acting if c.response.text == response), calls[-1])
         notes: dict[str, Any] = {"finish_reason": taken.response.finish_reason}
         if taken.problem is not None:
             notes["problem"] = taken.problem
-        if meter.form is not None and meter.form.tool_names:
-            notes["tools"] = meter.form.tool_names
+        if self._meter and self._meter.form and self._meter.form.tool_names:
+            notes["tools"] = self._meter.form.tool_names
         if taken.response.reasoning is not None:
             notes["reasoning"] = taken.response.reasoning
-        if self._messages:
-            if len(episode.transitions) == 1:
-                self._last.pop(episode.episode_id, None)
-            before = [self._last.get(episode.episode_id, ()), *(call.messages for call in calls)]
-            notes["calls"] = [call_record(c, b) for c, b in zip(calls, before, strict=False)]
-            self._last[episode.episode_id] = before[-1]
-        note(episode, **notes)
+        return notes
 
 
 def call_record(call: Call, before: Sequence[Message]) -> dict[str, Any]:
@@ -332,7 +346,7 @@ class Exchange:
     """One request to the model and its answer."""
 
     step: int
-    """of the transition that it was made for"""
+    """of the transition that it was made for; of the last one, if no action came of it"""
     messages: list[dict[str, Any]]
     """the whole request's, exactly as sent"""
     text: str

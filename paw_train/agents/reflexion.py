@@ -106,8 +106,7 @@ class TrialsAgent(Agent):
             requests.append(Request(name, number, [message]))
         tasks = {f"{episode.episode_id}/reflect": episode.instruction for episode in failed}
         policy = ShorteningPolicy(self.policy, self.rollout, tasks.__getitem__)
-        session = policy.session(sampling, False)
-        responses = session.respond(requests)
+        responses = policy.session(sampling, False).respond(requests)
         again = []
         for episode, response in zip(failed, responses, strict=True):
             if response.error is not None:

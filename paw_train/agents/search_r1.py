@@ -97,14 +97,16 @@ class _SearchR1Responder:
 
     def __call__(self, views: Sequence[View]) -> list[Answer]:
         answers: dict[str, Answer] = {}
-        going = []
+        going, requests = [], []
         for view in views:
-            reason = self._ended(view)
-            if reason is None:
+            if len(view.history) >= self.settings.turns:
+                answers[view.episode] = Answer(stops=True, notes={"ended": "turns used up"})
+                continue
+            try:
+                requests.append(self._request(view))
                 going.append(view)
-            else:
-                answers[view.episode] = Answer(stops=True, notes={"ended": reason})
-        requests = [self._request(view) for view in going]
+            except ValueError as e:
+                answers[view.episode] = self._answer(view, Response(error=str(e), overflow=True))
         if requests and self._session is None:
             sampling = self.rollout.sampling([f"</{tag}>" for tag in _TAGS])
             self._session = self.policy.session(sampling, True)
@@ -113,26 +115,24 @@ class _SearchR1Responder:
             answers[view.episode] = self._answer(view, response)
         return [answers[view.episode] for view in views]
 
-    def _ended(self, view: View) -> str | None:
-        text = self._texts.get(view.episode)
-        room = self.rollout.max_context_tokens - self.rollout.max_response_tokens
-        if text is not None and len(text.ids or ()) > room:
-            return "context full"
-        return "turns used up" if len(view.history) >= self.settings.turns else None
-
     def _request(self, view: View) -> Request:
+        """The next request; raises ``ValueError`` if its text is too long."""
         chat, text = self.policy.chat, self._texts.get(view.episode)
+        limit = self.rollout.max_prompt_tokens
         if text is None:
             prompt = fill(_PROMPT, question=view.instruction)
             first: list[Message] = [{"role": "user", "content": prompt}]
-            text = Text(prompt, chat.first(prompt) if chat else None, first)
+            within = chat.first_within(prompt, view.instruction, limit)[0] if chat else None
+            text = Text(prompt, within, first)
             self._texts[view.episode] = text
         else:
             refused = "<information>" not in view.observation
             back = _REFUSED if refused else fill(_BACK, found=self._truncated(view.observation))
             text.grow("user", back, chat.content(back) if chat else ())
-        number = response_seed(self.seed, view.episode, len(view.history))
+        if text.ids is not None and len(text.ids) > limit:
+            raise ValueError("The context is full.")
         ids = None if text.ids is None else list(text.ids)
+        number = response_seed(self.seed, view.episode, len(view.history))
         return Request(view.episode, number, text.messages, ids)
 
     def _truncated(self, found: str) -> str:

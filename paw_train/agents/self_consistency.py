@@ -47,24 +47,20 @@ class SelfConsistencyAgent(TurnAgent):
         return {"mode": "window"}
 
     def responder(self, seed: int) -> Responder:
-        count, limit = int(self.settings.samples), self.rollout.max_prompt_tokens
-        chat = self.policy.chat
+        count = int(self.settings.samples)
 
         def answer(views: Sequence[View]) -> list[Answer]:
             requests = []
             for view in views:
-                task = view.instruction
-                ids = chat.first_within(view.prompt, task, limit)[0] if chat else None
                 messages = [{"role": "user", "content": view.prompt}]
                 for i in range(count):
                     name = f"{view.episode}/{i}"
                     number = response_seed(seed, name, len(view.history))
-                    requests.append(Request(name, number, messages, ids))
+                    requests.append(Request(name, number, messages))
             sampling = self.rollout.sampling(views[0].template.closing_tags)
             tasks = {f"{v.episode}/{i}": v.instruction for v in views for i in range(count)}
             policy = ShorteningPolicy(self.policy, self.rollout, tasks.__getitem__)
-            session = policy.session(sampling, False)
-            given = session.respond(requests)
+            given = policy.session(sampling, False).respond(requests)
             answers = [vote(v, given[i * count : (i + 1) * count]) for i, v in enumerate(views)]
             for view, voted in zip(views, answers, strict=True):
                 voted.notes |= policy.left_out(f"{view.episode}/0")

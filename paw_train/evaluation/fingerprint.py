@@ -8,6 +8,7 @@ import platform
 import re
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,14 @@ from paw_gym import __version__
 from paw_gym.core import TextEnv
 from paw_gym.internals.constructors import defaults_of, registered_id
 from paw_gym.internals.replies import BLANK
-from paw_gym.internals.validation import reason_of
+from paw_gym.pool import within
 from paw_gym.wrappers import AgentInterface
 from paw_train.environments import is_split
 from paw_train.evaluation.panels import Panel
 from paw_train.rollouts.policy import Policy
 from paw_train.settings import EnvSettings
 
+MakeEnv = Callable[[], AgentInterface]
 _PROBED_TASKS = 4
 _PROBED_STEPS = 8
 _HIDDEN = ("data_dir", "corpus", "token", "render_mode", "split", "user_url")
@@ -37,23 +39,17 @@ _PACKAGES = {
 
 
 def environment_record(
-    env: EnvSettings, split: str, panel: Panel, make_env: Callable[[], AgentInterface]
+    env: EnvSettings, split: str, panel: Panel, make_env: MakeEnv, seconds: float | None = None
 ) -> dict[str, Any]:
-    """The environment's entry in ``result.json``.
+    """The environment's entry in ``result.json``; a probe of a task may take so many seconds.
 
     Returns:
         ``id``, ``split`` (``None``: it has none), ``arguments`` (defaults included; no paths), ``tasks``
-        (fingerprint of the task set), ``behaviour`` (hash of its answers on a few tasks of the panel;
-        ``None`` with a ``behaviour_error`` if the environment failed),
+        (fingerprint of the task set), ``behaviour`` (hash of its answers on a few tasks of the panel),
         ``versions``.
     """
     made = make_env()
     try:
-        try:
-            behaviour: dict[str, Any] = {"behaviour": behaviour_hash(made.text_env, panel.task_ids)}
-        except Exception as error:  # what was measured does not depend on it
-            reason = reason_of(f"{type(error).__name__}: {error}")
-            behaviour = {"behaviour": None, "behaviour_error": reason}
         env_id, given = registered_id(env.id), {**defaults_of(env.id), **env.kwargs}
         arguments = {k: public(v) for k, v in sorted(given.items()) if k not in _HIDDEN}
         return {
@@ -61,7 +57,7 @@ def environment_record(
             "split": split if is_split(env) else None,
             "arguments": arguments,
             "tasks": made.tasks.fingerprint,
-            **behaviour,
+            "behaviour": behaviour_hash(made.text_env, panel.task_ids, seconds or 0),
             "versions": _versions(env_id, arguments),
         }
     finally:
@@ -124,11 +120,11 @@ def is_deterministic(env: TextEnv) -> bool:
     return not (registered or getattr(env, "nondeterministic", False))
 
 
-def behaviour_hash(env: TextEnv, task_ids: Sequence[str]) -> str | None:
+def behaviour_hash(env: TextEnv, task_ids: Sequence[str], seconds: float = 0) -> str | None:
     """A hash of an environment's answers to fixed actions on a few tasks.
 
     It differs between engines, search indexes or program versions that answer differently, whatever
-    they are called.
+    they are called. The kind of an error, or of a time-out after ``seconds``, is the last answer.
 
     Returns:
         ``None`` for an environment that is not deterministic, by its registration or as it was made.
@@ -138,7 +134,13 @@ def behaviour_hash(env: TextEnv, task_ids: Sequence[str]) -> str | None:
     digest = hashlib.sha256()
     count = min(_PROBED_TASKS, len(task_ids))
     for i in range(count):
-        for line in _walk(env, task_ids[i * len(task_ids) // count]):
+        walk = partial(_walk, env, task_ids[i * len(task_ids) // count])
+        try:
+            lines = within(seconds, walk) if seconds else walk()
+        except Exception as error:  # as in an episode, which fails alone
+            digest.update(type(error).__name__.encode())
+            break
+        for line in lines:
             digest.update(json.dumps(line).encode())
     return digest.hexdigest()
 

@@ -93,6 +93,8 @@ class PanelEpisodes:
     """episodes by seed, in the panel's order; ``None``: the run stopped before it"""
     stopped: str | None = None
     """the budget that ended the run"""
+    unnoted: Sequence[Mapping[str, Any]] = ()
+    """what failed episodes without a step have spent"""
 
 
 def prepare(plan: Plan, policy: Policy | None) -> Prepared:
@@ -165,6 +167,7 @@ class PanelRun:
             seed: {i: e for i in ids if log and (e := log.get(seed, i))} for seed in self.plan.seeds
         }
         self.turns = 0
+        self.unnoted: list[dict[str, Any]] = []
 
     def run(self) -> PanelEpisodes:
         self._report()
@@ -177,7 +180,7 @@ class PanelRun:
             for number, episode in enumerate(episodes):
                 if episode is not None:
                     episode.group = number
-        return PanelEpisodes(runs, self.stopped)
+        return PanelEpisodes(runs, self.stopped, self.unnoted)
 
     @property
     def stopped(self) -> str | None:
@@ -198,6 +201,7 @@ class PanelRun:
             seed=seed,
             seeds=environment_seeds(plan.panel, seed),
         )
+        pool.episode_seconds = plan.rollout.episode_seconds
         try:
             for start in range(0, len(left), plan.batch):
                 part = left[start : start + plan.batch]
@@ -210,12 +214,13 @@ class PanelRun:
 
     def _finished(self, seed: int, episode: Episode) -> None:
         meter = self.prepared.meter
-        if meter:
-            spent = meter.take(episode.task_id)
-            if spent.calls:
-                note(episode, spent=spent.to_dict())
+        spent = meter.take(episode.task_id) if meter else Spent()
+        if spent.calls:
+            note(episode, spent=spent.to_dict())
         if episode.error is not None and episode.error == self.stopped:
             return  # the episode did not fail: the budget leaves it for the next run
+        if spent.calls and not episode.transitions:
+            self.unnoted.append(spent.to_dict())
         self.found[seed][episode.task_id] = episode
         if self.log:
             self.log.add(seed, episode)
@@ -289,10 +294,8 @@ def evaluate_plan(
     """
     prepared = prepared or prepare(plan, policy)
     weights = model_hash(policy) if records else None
-    log = None
     key = evaluation_key(plan, prepared, model, weights)
-    if log_path is not None:
-        log = EpisodeLog(log_path, key)
+    log = None if log_path is None else EpisodeLog(log_path, key)
     started = time.perf_counter()
     try:
         found = PanelRun(plan, prepared, log, progress, watch, records).run()
@@ -307,7 +310,9 @@ def evaluate_plan(
         "seconds": seconds,
     }
     if records:
-        environment = environment_record(plan.env, plan.split, plan.panel, prepared.make_env)
+        environment = environment_record(
+            plan.env, plan.split, plan.panel, prepared.make_env, plan.rollout.episode_seconds
+        )
         result |= {"evaluation": key, "environment": environment, "commit": commit()}
     episodes = [e for episodes in found.runs.values() for e in episodes if e is not None]
     return result, episodes
@@ -325,6 +330,7 @@ def _result(
         probe.text_env.type_groups,
         measured_only,
         probe.env_id,
+        found.unnoted,
     )
     sampling = asdict(plan.rollout.sampling(probe.template.closing_tags))
     probe.close()

@@ -34,6 +34,7 @@ def summarise(
     type_groups: Mapping[str, Sequence[str]] | None = None,
     measured_only: bool = False,
     env_id: str = "",
+    unnoted: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """The measured part of ``result.json``.
 
@@ -44,6 +45,7 @@ def summarise(
     Args:
         measured_only: leave out tasks without an episode, or whose episode failed by an error.
         env_id: the environment's; rates are ``None`` if no task counts.
+        unnoted: what was spent on episodes without a step.
     """
     counted = _counted(runs) if measured_only else dict(runs)
     table = _successes(counted)
@@ -69,8 +71,9 @@ def summarise(
         "errors": len(errors),
         "unplayed": missing,
         "first_error": errors[0] if errors else None,
+        "failed_tasks": list(dict.fromkeys(e.task_id for e in ended if e.error is not None)),
         "forgotten": _forgotten(everything),
-        **_spent(ended),
+        **_spent(ended, unnoted),
         "runs": [_run(seed, episodes, measured_only) for seed, episodes in runs.items()],
     }
     if len(runs) > 1:
@@ -233,14 +236,10 @@ def _run(seed: int, episodes: Sequence[Episode | None], measured_only: bool) -> 
     return run
 
 
-def _spent(episodes: Sequence[Episode]) -> dict[str, Any]:
+def _spent(episodes: Sequence[Episode], unnoted: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Model calls and tokens of all episodes; ``tokens`` is ``None`` if a policy reports none."""
-    records = [
-        t.info["agent"]["spent"]
-        for e in episodes
-        for t in e.transitions
-        if "spent" in t.info.get("agent", {})
-    ]
+    agents = [t.info.get("agent", {}) for e in episodes for t in e.transitions]
+    records = [*unnoted, *(agent["spent"] for agent in agents if "spent" in agent)]
     calls = sum(r["calls"] for r in records)
     tokens = {
         "prompt": sum(r["prompt_tokens"] for r in records),

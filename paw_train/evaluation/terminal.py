@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -172,8 +173,6 @@ def result_lines(result: Mapping[str, Any]) -> list[str]:
         )
     if result.get("panel_note"):
         lines.append(result["panel_note"])
-    if failure := (result.get("environment") or {}).get("behaviour_error"):
-        lines.append(f"the environment's behaviour is not recorded, for it failed: {failure}")
     return [*lines, *_spent(result), *_causes(result), *_forgotten(result),
             *(result.get("endpoint") or {}).get("fallbacks", []), *_missing(result)]  # fmt: skip
 
@@ -236,6 +235,8 @@ def _missing(result: Mapping[str, Any]) -> list[str]:
         reason = " ".join((result.get("first_error") or "unknown").strip().splitlines()[-1:])
         failed = counted(result["errors"], "episode")
         lines.append(f"{failed} failed by an error. The first reason: {reason}")
+        tasks = result.get("failed_tasks") or ["unknown"]
+        lines.append(shorten(f"Failed: {', '.join(tasks)}", 200, placeholder=" ..."))
     if result.get("stopped"):
         lines.append(f"Stopped: {result['stopped']}")
     if lines:

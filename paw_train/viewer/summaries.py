@@ -174,13 +174,13 @@ def summarise(
     tokens: Mapping[str, Any] | None,
 ) -> EpisodeSummary:
     """The summary of an episode and of what was recorded about its tokens, if anything."""
-    training = file.phase == "training"
+    group = f"{file.key}:{episode.group}" if file.phase == "training" else f"eval:{episode.task_id}"
     summary = EpisodeSummary(
         key,
         file,
         record,
         where,
-        f"{file.key}:{int(episode.group)}" if training else f"eval:{episode.task_id}",
+        f"{group}:{episode.env_id}",
         str(episode.env_id),
         str(episode.task_id),
         str(episode.task_type),

@@ -8,7 +8,9 @@ from typing import Any
 
 import hostile
 import pytest
+from scripted import ScriptedPolicy
 
+from paw_gym import Outcome, Task, register_text_env
 from paw_gym.prompts import PromptTemplate
 from paw_train.agents import AGENTS, make_agent
 from paw_train.agents.dialogue import Dialogue
@@ -62,6 +64,7 @@ def written(name: str, answers: Any) -> Any:
     return answer
 
 
+LIMIT = RolloutSettings(max_context_tokens=2600, max_response_tokens=16)
 FORMS = {
     "paw_gym/ALFWorld-v0": ("train", {"max_steps": 4}),
     "paw_gym/SearchQA-v0": ("dev", {"num_passages": 300}),
@@ -367,7 +370,64 @@ def test_a_long_dialogue_forgets_whole_turns_from_the_start() -> None:
         if with_chat:
             assert talk.ids == chat.dialogue(talk.messages)
     tiny = made(None)
-    tiny.fit(1)  # the task and the newest message stay, whatever the limit
+    tiny.add_response(Response(text="answer 6"))
+    tiny.add_message("observation 6 " * 40)
+    tiny.fit(60)  # the first message stays, and of the newest what fits
     (message,) = tiny.messages
-    assert message["content"].startswith("The task.")
-    assert message["content"].endswith("observation 5 " * 4)
+    assert message["content"].startswith("The task.\n[The oldest part")
+    assert message["content"].endswith("observation 6 ")
+    assert tiny.tokens <= 60 and tiny.notes["cut_characters"] > 0
+
+
+def sent(policy: Any) -> list[int]:
+    """Lengths of the requests to a policy, in tokens."""
+    dialogues = [r.ids or policy.chat.dialogue(r.messages) for r in policy.requests]
+    return [len(ids) for ids in dialogues]
+
+
+def counting(answers: Any) -> ScriptedPolicy:
+    policy = ScriptedPolicy(answers)
+    policy.chat = ChatFormat(hostile.byte_tokenizer())
+    return policy
+
+
+@pytest.mark.parametrize("name", [*EVERYWHERE, "likelihood"])
+def test_a_task_that_the_context_cannot_hold_fails_alone(table: Any, name: str) -> None:
+    def walk(task: Task, rng: Any) -> Any:
+        yield Outcome("A hall.", admissible_actions=["go", "look"])
+        nothing = task.id == "dead end" and name == "likelihood"
+        yield Outcome("A room.", admissible_actions=[] if nothing else ["go"])
+        yield Outcome("The end.", 1.0, True, True, admissible_actions=[])
+
+    words = {"fine": "Go.", "dead end": "Go.", "long": "Go. " * 800, "d": "Go.", "e": "Go."}
+    tasks = [Task(i, text) for i, text in words.items()]
+    register_text_env("test/Walk-v0", walk, tasks=tasks, solve=lambda task: ["go", "go"])
+    env = EnvSettings(id="test/Walk-v0")
+    policy: Any = counting(written(name, lambda _: act("go")))
+    if name == "likelihood":
+        policy = hostile.tiny_policy()
+    if not AGENTS[name].needs_policy:
+        policy = None
+    played = table(name, policy, env, "", 3, LIMIT).play()
+    failed = {i: str(e.error) for i, e in played.items() if e.error is not None}
+    if policy is None:
+        assert not failed
+        return
+    assert "max_context_tokens" in failed.pop("long")
+    assert list(failed) == ["dead end"] * (name == "likelihood"), failed
+    assert all(played[i].success for i in played if i != "long" and i not in failed)
+    assert name == "likelihood" or max(sent(policy)) <= LIMIT.max_prompt_tokens
+
+
+def test_a_reflection_and_a_search_keep_to_the_limit(table: Any) -> None:
+    said = act("look", "many words " * 60)
+    policy = counting(lambda r: "note" if "write a note" in str(r.messages) else said)
+    (episode,) = table("reflexion", policy, count=1, examples=0, rollout=LIMIT).play().values()
+    assert episode.transitions[-1].info["agent"]["reflections"] == ["note", "note"]
+    assert max(sent(policy)) <= LIMIT.max_prompt_tokens
+    tight = LIMIT.replace(max_context_tokens=1600)
+    policy = counting(lambda r: f"<search>{r.messages[0]['content'][-60:]}</search>")
+    search = EnvSettings(id="paw_gym/SearchQA-v0", kwargs={"num_passages": 300})
+    (episode,) = table("search_r1", policy, search, "dev", 1, tight).play().values()
+    assert episode.transitions[-1].info["agent"]["ended"] == "context full"
+    assert max(sent(policy)) <= tight.max_prompt_tokens

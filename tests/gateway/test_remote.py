@@ -129,6 +129,26 @@ def test_in_a_pool_a_failure_takes_one_episode(gateway: RunningGateway) -> None:
     pool.close()
 
 
+def test_in_a_pool_an_action_is_judged_before_it_is_taken(gateway: RunningGateway) -> None:
+    at = {"url": gateway.url, "remote_id": "tests/Trouble-v0"}  # which takes no word twice
+    pool = EnvPool("paw_gym/Remote-v0", 1, 2, require_admissible=True, **at)
+    wrap = pool.env_of(pool.reset()[0]).response_for
+    pool.step([wrap("a"), wrap("a")])
+    pool.step([wrap("b"), wrap("a")])
+    problems = [[t.info["problem"] for t in episode.transitions] for episode in pool.episodes]
+    assert problems == [[None, None], [None, "the action is not admissible"]]
+    pool.close()
+
+
+def test_in_a_pool_a_reset_that_hangs_ends_with_its_episodes_time(serve: Any) -> None:
+    at = {"url": serve("--step-seconds", "8").url, "remote_id": "tests/Trouble-v0"}
+    pool = EnvPool("paw_gym/Remote-v0", 1, 2, variation="slow", **at)
+    pool.episode_seconds = 0.5  # the gateway's own limit is longer
+    assert pool.reset() == []
+    assert all("OutOfTimeError" in (episode.error or "") for episode in pool.episodes)
+    pool.close()
+
+
 @pytest.mark.parametrize(
     ("action", "others"),
     [("x" * 500_001, "roll"), ("x" * 20_000_000, "x" * 300_000)],

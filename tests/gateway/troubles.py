@@ -55,14 +55,19 @@ class Dice(TextEnv):
 class Trouble(TextEnv):
     """Does what it is told, were it to die."""
 
-    def __init__(self, max_steps: int = 50, mood: str = "good", data_dir: Any = None) -> None:
+    def __init__(
+        self, max_steps: int = 50, mood: str = "good", data_dir: Any = None, variation: str = ""
+    ) -> None:
         if mood == "lost":
             raise FileNotFoundError("/secret/place is not there")
         if mood == "bad":
             raise ValueError("mood: 'good' is the only one.")
         super().__init__(TaskSet.from_tasks([Task("t", "Try.")]), max_steps)
+        self.variation = variation
 
     def _start(self, task: Task) -> Outcome:
+        if self.variation == "slow":
+            time.sleep(3600)
         self.state = {"said": []}
         return Outcome("Well?")
 
@@ -82,6 +87,9 @@ class Trouble(TextEnv):
         self.state["said"].append(action)
         chance = os.urandom(8).hex() if action == "whim" else ""
         return Outcome(f"{len(self.state['said'])} {self.state['said']} {chance}", reward=0.5)
+
+    def is_admissible(self, action: str) -> bool:
+        return action not in self.state["said"]
 
     def expert(self) -> Callable[[], str]:
         """Counts what it is asked, and after every third time has nothing to say; draws to begin with."""

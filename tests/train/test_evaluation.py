@@ -7,6 +7,7 @@ import functools
 import json
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from paw_gym.envs.alfworld.games import find_root
 from paw_gym.internals.locks import only_process
 from paw_gym.retrieval.simulated import ScriptWriter, SimulatedRetriever
 from paw_gym.transition import Episode
+from paw_train.agents.metering import exchanges
 from paw_train.environments import agent_env_maker
 from paw_train.evaluation import PANELS, Plan, evaluate_from_args, evaluate_plan, make_panel
 from paw_train.evaluation.comparison import compare, load_result, reasons_against
@@ -172,6 +174,54 @@ def test_what_an_expert_gives_up_is_unsolved(own_environments: None, tmp_path: P
     assert "4 tasks of `test/GivingUp-v0`; " in page
     # an agent finds words where nothing is listed
     assert played("random", tmp_path / "random", *settings)["success_rate"] == 1.0
+
+
+def test_calls_that_no_action_came_of_are_counted_and_recorded(own_environments: None) -> None:
+    def hall(task: Task, rng: Any) -> Iterator[Outcome]:
+        while True:
+            yield Outcome("A hall.")
+
+    def answers(request: Request) -> str | Exception:
+        if len(request.messages) > 1 and request.episode.startswith("early"):
+            return TimeoutError("gone")
+        acts = len(request.messages) == 1 and request.episode.startswith("late")
+        return "look" if acts else "think: hm"
+
+    register_text_env("test/Hall-v0", hall, tasks=[Task("early", "Go."), Task("late", "Go.")])
+    env = EnvSettings(id="test/Hall-v0")
+    panel = make_panel(agent_env_maker(env, "")().tasks, "some", 2, 5)
+    lines = {"examples": 0, "lines": 3}
+    plan = Plan(env, "", panel, 5, RolloutSettings(), (1,), "react_paper", lines)
+    result, episodes = evaluate_plan(plan, ScriptedPolicy(answers), "m")
+    early, late = sorted(episodes, key=lambda e: e.task_id)
+    assert (early.error, early.transitions) == ("gone", [])
+    assert [e.text for e in exchanges(late)] == ["look", "think: hm", "think: hm"]
+    assert [len(e.messages) for e in exchanges(late)] == [1, 3, 5]
+    assert late.transitions[0].info["agent"]["spent"]["calls"] == 3
+    assert result["model_calls"] == 4
+
+
+def test_an_environment_that_fails_or_hangs_in_a_task_costs_that_task(
+    own_environments: None, tmp_path: Path
+) -> None:
+    def hall(task: Task, rng: Any) -> Iterator[Outcome]:
+        while task.id == "hangs":
+            time.sleep(0.01)
+        yield Outcome("A hall.", admissible_actions=["go"])
+        if task.id == "raises":
+            raise ZeroDivisionError("as told")
+        yield Outcome("The end.", 1.0, True, True, admissible_actions=[])
+
+    tasks = [Task(name, "Go.") for name in ("a", "b", "hangs", "raises")]
+    register_text_env("test/Hall-v0", hall, tasks=tasks)
+    settings = "env.id=test/Hall-v0 evaluation.tasks=4 rollout.episode_seconds=1"
+    result = played("random", tmp_path, *settings.split())
+    assert (result["n"], result["success_rate"]) == (2, 1.0)
+    assert sorted(result["failed_tasks"]) == ["hangs", "raises"]
+    told = " ".join(result_lines(result))
+    assert f"Failed: {', '.join(result['failed_tasks'])}" in told
+    assert ("as told" in told) != ("longer than" in told)  # the first reason
+    assert behaviour_hash(make_agent_env("test/Hall-v0").text_env, ["raises"])
 
 
 def test_the_seed_of_a_run_decides_its_environments_seeds() -> None:
@@ -342,20 +392,6 @@ class TestFingerprint:
         assert asked == []  # each would be a request to the endpoint
         plain = make_agent_env("paw_gym/SearchQA-v0").text_env
         assert behaviour_hash(plain, plain.tasks.ids[:2]) is not None
-
-    def test_one_that_fails_loses_no_result(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        def fails(*given: Any) -> str:
-            raise ZeroDivisionError("in the environment")
-
-        monkeypatch.setattr("paw_train.evaluation.fingerprint._walk", fails)
-        path = evaluate_from_args("expert", ["evaluation.tasks=2"], str(tmp_path))
-        result = json.loads(path.read_text())
-        reason = "ZeroDivisionError: in the environment"
-        assert (result["n"], result["environment"]["behaviour"]) == (2, None)
-        assert result["environment"]["behaviour_error"] == reason
-        assert reason in capsys.readouterr().out
 
     def test_nothing_of_this_machine_is_told(self) -> None:
         told = public({"a": "/home/me/data", "b": ["http://10.0.0.1:8000/v1", Path("/x/y"), "nq"]})

@@ -217,6 +217,15 @@ def test_damaged_files_cost_only_what_is_damaged(opened: Opened, tmp_path: Path)
     ask("curves", run="damaged"), ask("pulse", run="damaged"), ask("runs")
 
 
+def test_equal_task_ids_of_two_environments_are_two_groups(opened: Opened, tmp_path: Path) -> None:
+    run = tmp_path / "two"
+    run.mkdir()
+    lines = [_recorded(env_id=name) for name in ("test/A-v0", "test/B-v0", "test/A-v0")]
+    (run / "episodes_before.jsonl").write_text("\n".join([*lines, ""]))
+    ask = opened(run)
+    assert [row["n"] for row in ask("list", run="two", view="groups")["rows"]] == [2, 1]
+
+
 HOSTILE = [
     "../../etc/passwd", "..%2f..%2fetc%2fpasswd", "/etc/passwd", "000001.0; DROP TABLE episodes",
     "000001.-1", "000001.99999999999999999999", ".", "", "%00", "small/../small", "é.٣",
