@@ -20,11 +20,7 @@ from paw_train.rollouts.policy import (
     Request,
     Response,
     Sampling,
-    ScoreRequest,
-    Scores,
-    ScoringSession,
     Session,
-    require_scoring,
     spoken,
 )
 
@@ -137,9 +133,6 @@ class MeteredPolicy:
         ids = None if request.ids is None else self._with_system(request.ids)
         return replace(request, messages=[message, *request.messages], ids=ids)
 
-    def asked_scores(self, request: ScoreRequest) -> ScoreRequest:
-        return replace(request, ids=self._with_system(request.ids)) if self.system else request
-
     @property
     def stopped(self) -> str | None:
         """The inner policy's budget that is used up, which then is the error of every request."""
@@ -154,10 +147,6 @@ class MeteredPolicy:
     def session(self, sampling: Sampling, growing: bool) -> Session:
         return _MeteredSession(self, self.inner.session(sampling, growing), sampling)
 
-    def scoring(self, growing: bool) -> ScoringSession:
-        inner = require_scoring(self.inner).scoring(growing)
-        return _MeteredScoring(self, inner)
-
     def take(self, task_id: str) -> Spent:
         """The calls and tokens of a task; its count starts anew."""
         return self._spent.pop(task_id, Spent())
@@ -165,14 +154,6 @@ class MeteredPolicy:
     def take_calls(self, episode: str) -> list[Call]:
         """The calls for an episode since the last time, in order."""
         return self._calls.pop(episode, [])
-
-    def count_scores(self, request: ScoreRequest, scores: Scores) -> None:
-        """Adds one call; everything that is scored was read, nothing was written."""
-        if scores.error is not None:
-            return
-        tokens = scores.usage or (len(request.ids) + sum(map(len, request.continuations)), 0)
-        self._spent.setdefault(task_of(request.episode), Spent()).add(tokens)
-        self.total.add(tokens)
 
     def keep(self, call: Call, request: str) -> None:
         cached = call.response.cached_tokens
@@ -223,18 +204,6 @@ class _MeteredSession:
         ended = self.policy.chat is not None and response.ids[-1] in self.policy.chat.end_ids
         stopped = any(response.text.endswith(text) for text in self.sampling.stop)
         return "stop" if whole or ended or stopped else "length"
-
-
-class _MeteredScoring:
-    def __init__(self, policy: MeteredPolicy, inner: ScoringSession) -> None:
-        self.policy, self.inner = policy, inner
-
-    def score(self, requests: Sequence[ScoreRequest]) -> list[Scores]:
-        asked = [self.policy.asked_scores(request) for request in requests]
-        scores = self.inner.score(asked)
-        for request, found in zip(asked, scores, strict=True):
-            self.policy.count_scores(request, found)
-        return scores
 
 
 class MeteredPool(EnvPool):

@@ -125,51 +125,6 @@ class Policy(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class ScoreRequest:
-    """The texts to score in one episode: continuations of its context, none of which is taken yet."""
-
-    episode: str
-    """names the episode; the same one turn after turn"""
-    ids: Sequence[int]
-    """the whole context, and the part of the response that all continuations share"""
-    continuations: Sequence[Sequence[int]]
-    """[C] token ids of each; at least one token"""
-
-
-@dataclass(slots=True)
-class Scores:
-    """Log-probabilities of the continuations of one request."""
-
-    logprobs: list[list[float]] = field(default_factory=list)
-    """[C] of each token, in nats, at temperature 1"""
-    error: str | None = None
-    """why there are none; the episode then fails, the others go on"""
-    usage: tuple[int, int] | None = None
-    """tokens read and written as a server counted them; ``None``: not reported"""
-
-
-class ScoringSession(Protocol):
-    """Log-probabilities of given responses under a policy, for one batch of episodes."""
-
-    def score(self, requests: Sequence[ScoreRequest]) -> list[Scores]:
-        """The scores of each request, in order; episodes may leave from one call to the next."""
-        ...
-
-
-@runtime_checkable
-class ScoringPolicy(Policy, Protocol):
-    """A policy that can score responses that it did not write."""
-
-    def scoring(self, growing: bool) -> ScoringSession:
-        """Opens a session; the arguments are those of ``session``.
-
-        Raises:
-            ValueError: this policy cannot, as it was set up; the message states what to change.
-        """
-        ...
-
-
 def response_seed(base: int, episode: str, turn: int) -> int:
     """The seed of one response, in [0, 2**63): equal arguments, equal seed, on every machine.
 
@@ -206,18 +161,3 @@ def require_trainable(policy: Policy) -> None:
             "be evaluated but not trained. Train a model that runs here (model.path=FOLDER) and "
             "evaluate others with `paw eval`."
         )
-
-
-def require_scoring(policy: Policy) -> ScoringPolicy:
-    """The policy, if it can score responses that it did not write.
-
-    Raises:
-        ValueError: it cannot.
-    """
-    if not isinstance(policy, ScoringPolicy):
-        raise ValueError(
-            f"{type(policy).__name__} gives no log-probabilities of given texts. Use a model that runs in "
-            "this process, or an endpoint that echoes prompts (openai:MODEL endpoint.api=completions "
-            "endpoint.tokenizer=NAME)."
-        )
-    return policy

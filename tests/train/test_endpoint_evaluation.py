@@ -557,8 +557,6 @@ def test_every_agent_with_every_server(
 @pytest.mark.parametrize(
     ("agent", "more", "words"),
     [
-        ("likelihood", [], "endpoint.api=completions"),
-        ("likelihood", ["--dry-run"], "--limit 1"),
         ("react_paper", ["agent.action_format=tools"], "form of that agent's own"),
         ("search_r1", [], "paw_gym/SearchQA-v0"),
     ],

@@ -20,7 +20,6 @@ from paw_gym.internals.replies import (
     thoughts,
     truncate,
 )
-from paw_train.rollouts.policy import ScoreRequest, Scores
 
 _CACHED_FIELDS = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens")
 """of ``usage`` or its ``prompt_tokens_details``: OpenAI's and its followers', DeepSeek's, Anthropic's"""
@@ -160,47 +159,6 @@ def context_tokens(reply: Any, model: str) -> int | None:
             if isinstance(value, int) and not isinstance(value, bool) and value > 0:
                 return value
     return None
-
-
-# --- log-probabilities of given responses -------------------------------------------------------------
-
-
-def read_echo(reply: Any, prompts: Sequence[Sequence[int]]) -> list[list[float | None]] | None:
-    """The log-probabilities of each prompt's tokens (and perhaps of a written token)."""
-    choices = sorted(reply["choices"], key=lambda choice: choice.get("index") or 0)
-    if len(choices) != len(prompts):
-        return None
-    found: list[list[float | None]] = []
-    for choice, ids in zip(choices, prompts, strict=True):
-        entries = choice.get("prompt_logprobs") or []
-        values = [_of_token(entry, token) for entry, token in zip(entries, ids, strict=False)]
-        values = values or list((choice.get("logprobs") or {}).get("token_logprobs") or [])
-        if len(values) < len(ids):
-            return None
-        found.append(values)
-    return found
-
-
-def _of_token(entry: Mapping[str, Any] | None, token: int) -> float | None:
-    """The log-probability of a prompt's own token, which vLLM lists among more likely ones."""
-    known = (entry or {}).get(str(token))
-    return None if known is None else float(known["logprob"])
-
-
-def read_scores(answer: Mapping[str, Any], request: ScoreRequest) -> Scores | None:
-    """The scores in an answer; ``None``: the server does not echo log-probabilities of prompts."""
-    echoed, start = answer.get("echoed"), len(request.ids)
-    parts = [
-        values[start : start + len(ids)]
-        for values, ids in zip(echoed or [], request.continuations, strict=False)
-    ]
-    whole = echoed is not None and not any(None in part for part in parts)
-    if not whole:
-        return None
-    used = (answer.get("prompt_tokens", 0), answer.get("completion_tokens", 0))
-    return Scores(
-        [[float(v or 0.0) for v in part] for part in parts], usage=used if any(used) else None
-    )
 
 
 # --- on disk ------------------------------------------------------------------------------------------

@@ -23,9 +23,7 @@ from paw_train.policies.endpoint.answers import (
     cut_in_thought,
     finish_text,
     may_be_in_thought,
-    read_echo,
     read_reply,
-    read_scores,
     request_key,
 )
 from paw_train.policies.endpoint.failures import (
@@ -53,8 +51,6 @@ from paw_train.rollouts.policy import (
     Request,
     Response,
     Sampling,
-    ScoreRequest,
-    Scores,
     spoken,
 )
 from paw_train.settings.endpoint import EndpointSettings
@@ -173,31 +169,10 @@ class EndpointPolicy:
         return EndpointSession(self, sampling)
 
     def answer(self, requests: Sequence[Request], sampling: Sampling) -> list[Response]:
-        return self._thread.run(self._gather([self._answer(r, sampling) for r in requests]))
+        return self._thread.run(self._answers(requests, sampling))
 
-    def scoring(self, growing: bool) -> EndpointPolicy:
-        """Opens a session that scores given responses (see ``ScoringPolicy``); it keeps nothing."""
-        if self.chat is None:
-            raise ValueError(
-                "A chat endpoint gives no log-probabilities of given texts. A server that echoes prompts "
-                "(vLLM, for example) does: endpoint.api=completions endpoint.tokenizer=NAME."
-            )
-        return self
-
-    def score(self, requests: Sequence[ScoreRequest]) -> list[Scores]:
-        """The log-probabilities of each request's continuations.
-
-        ``/completions`` with ``echo`` and ``logprobs`` gives them for every token of a prompt (vLLM). Prompts
-        are sent as tokens, so it is known which of them are a continuation's. All continuations of a step go
-        in one request.
-
-        Raises:
-            EndpointError: no request of this run can succeed, or the server does not echo prompts.
-        """
-        return self._thread.run(self._gather([self._score(request) for request in requests]))
-
-    async def _gather(self, work: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
-        tasks = [asyncio.ensure_future(one) for one in work]
+    async def _answers(self, requests: Sequence[Request], sampling: Sampling) -> list[Response]:
+        tasks = [asyncio.ensure_future(self._answer(request, sampling)) for request in requests]
         try:
             return list(await asyncio.gather(*tasks))
         except BaseException:
@@ -211,27 +186,6 @@ class EndpointPolicy:
         if "error" in answer:
             return Response(error=str(answer["error"]), overflow=bool(answer.get("overflow")))
         return self._response(answer, sampling)
-
-    async def _score(self, request: ScoreRequest) -> Scores:
-        body = {
-            "model": self.model,
-            "prompt": [[*request.ids, *continuation] for continuation in request.continuations],
-            "max_tokens": 1,  # servers refuse 0
-            "temperature": 0.0,
-            "echo": True,
-            "logprobs": 1,
-        }
-        answer = await self._fetch(body | self.settings.extra, None)
-        if "error" in answer:
-            return Scores(error=str(answer["error"]))
-        scores = read_scores(answer, request)
-        if scores is None:
-            raise EndpointError(
-                f"{self._route.shown} does not give the log-probabilities of a prompt's tokens (echo and "
-                "logprobs at /completions), so actions cannot be chosen by likelihood there. vLLM does; else "
-                "run the model in this process."
-            )
-        return scores
 
     async def _fetch(self, body: Mapping[str, Any], seed: int | None) -> dict[str, Any]:
         """The answer to a body, from disk if it is there; ``{"error": ...}`` if none came."""
@@ -379,8 +333,6 @@ class EndpointPolicy:
                 "/chat/completions" if chat else "/completions", body=dict(body), cast_to=object
             )
             answer = read_reply(reply, chat)
-            if body.get("echo"):
-                answer["echoed"] = read_echo(reply, body["prompt"])
             counted = answer if answer["prompt_tokens"] or answer["completion_tokens"] else None
             used.prompt_tokens = counted["prompt_tokens"] if counted else estimate.prompt_tokens
             used.completion_tokens = (
@@ -490,8 +442,7 @@ def _estimate(body: Mapping[str, Any]) -> Use:
     limits = (body.get(name) for name in ("max_tokens", "max_completion_tokens"))
     most = next((float(limit) for limit in limits if limit), 0.0)
     if "prompt" in body:
-        parts = body["prompt"] if body.get("echo") else [body["prompt"]]
-        return Use(float(sum(map(len, parts))), most * len(parts))
+        return Use(float(len(body["prompt"])), most)
     return Use(sum(len(str(m["content"] or "")) for m in body["messages"]) / 4, most)
 
 

@@ -41,8 +41,6 @@ _FEW_TOKENS = 128
 """padding of a pass, as a share of its tokens and in tokens, up to which it is cheaper than another pass"""
 _FEWEST_LOOPED = 8
 """fewest rows that are worth a graph of their own"""
-ROOT = -1
-"""the parent of a tree's first tokens: the row's last token"""
 
 
 def open_decoder(model: Any, rows: int) -> Decoder:
@@ -70,11 +68,6 @@ def takes_batches(model: Any) -> bool:
                 type(model).__name__,
             )
     return _batches[inner]
-
-
-def takes_branches(model: Any) -> bool:
-    """True if ``BatchDecoder.look_ahead`` fits too; a convolution mixes neighbours, not a node's parents."""
-    return takes_batches(model) and not _convolves(model)
 
 
 def _convolves(model: Any) -> bool:
@@ -149,23 +142,6 @@ class BatchDecoder:
         one_each = all(len(ids) == 1 and self._lengths[row] for row, ids in chunks.items())
         hidden = self._step(chunks) if one_each else self._prefill(chunks)
         return logits_of(self.model, hidden)
-
-    @torch.no_grad()
-    def look_ahead(self, trees: Mapping[int, Sequence[tuple[int, int]]]) -> dict[int, Tensor]:
-        """Computes tokens that might follow some rows; the rows stay as they are.
-
-        Args:
-            trees: by row, (parent, token) of each node, parents before children; the parent is the number
-                of another node, or ``ROOT``. A node sees the row, the nodes above it and itself.
-
-        Returns:
-            [nodes, H] last hidden states by row.
-        """
-        found = {row: torch.empty(0) for row, nodes in trees.items() if not nodes}
-        for part in self._parts({row: nodes for row, nodes in trees.items() if nodes}):
-            hidden = self._grow_trees(part, [trees[row] for row in part])
-            found |= {row: h[: len(trees[row])] for row, h in zip(part, hidden, strict=True)}
-        return found
 
     def rewind(self, lengths: Mapping[int, int]) -> dict[int, int]:
         """Forgets the ends of some rows.
@@ -278,7 +254,7 @@ class BatchDecoder:
             )
         return torch.stack([found[source[row]] for row in chunks])
 
-    def _parts(self, chunks: Mapping[int, Sequence[Any]]) -> Iterator[list[int]]:
+    def _parts(self, chunks: Mapping[int, Sequence[int]]) -> Iterator[list[int]]:
         """Rows that are read in one pass, in the order of the cache."""
         few = self.prefill_tokens if self._buffers else _FEW_TOKENS
         parts = batches_alike(
@@ -310,32 +286,6 @@ class BatchDecoder:
         for row, chunk in zip(rows, chunks, strict=True):
             self._lengths[row] += len(chunk)
         return hidden[torch.arange(len(rows), device=self.device), last.clamp(min=0)]
-
-    def _grow_trees(self, rows: list[int], trees: Sequence[Sequence[tuple[int, int]]]) -> Tensor:
-        """[r, nodes, H] hidden states of trees after some rows, padded."""
-        width = max(map(len, trees))
-        before = torch.tensor([self._lengths[row] for row in rows])[:, None]
-        end = int(before.max()) + width
-        columns = before + torch.arange(width)
-        ids = torch.zeros((len(rows), width), dtype=torch.long)
-        position = before.repeat(1, width)
-        seen = (torch.arange(end) < before)[:, None].repeat(1, width, 1)
-        # a node of the padding sees itself as well, so that its attention is over something
-        seen.scatter_(2, columns[..., None], True)
-        for i, nodes in enumerate(trees):
-            start = int(before[i])
-            for node, (parent, token) in enumerate(nodes):
-                ids[i, node] = token
-                if parent != ROOT:
-                    position[i, node] = position[i, parent] + 1
-                    seen[i, node] |= seen[i, parent]
-                    seen[i, node, start + node] = True
-        column = torch.arange(end).repeat(len(rows), 1).scatter_(1, columns, position)
-        columns, position, seen, column = (
-            x.to(self.device) for x in (columns, position, seen, column)
-        )
-        mask = self._mask(seen, position, column)
-        return self._forward(rows, ids, columns, position, mask, end)
 
     def _forward(
         self,
@@ -375,12 +325,12 @@ class BatchDecoder:
         Args:
             seen: [r, t, L] bool, by order alone.
             position: [r, t] of the tokens.
-            column: [L] or [r, L], position of what each column holds.
+            column: [L] positions of what the cache holds.
         """
         if self._window is None:
             mask = self._as_mask(seen)
             return {"full_attention": mask, "conv": None} if self._convolves else mask
-        near = position[..., None] - column.expand(len(seen), -1)[:, None, :] < self._window.size
+        near = position[..., None] - column < self._window.size
         if not self._window.mixed:
             return self._as_mask(seen & near)
         return {

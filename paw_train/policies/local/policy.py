@@ -28,7 +28,6 @@ from paw_train.policies.local.loading import (
 )
 from paw_train.policies.local.lora import Base
 from paw_train.policies.local.reference import AdapterReference, CopyReference, Reference
-from paw_train.policies.local.scoring import LocalScoringSession
 from paw_train.policies.local.session import LocalSession
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import Sampling
@@ -138,10 +137,6 @@ class LocalPolicy:
         if self.device.type == "cuda" and torch.cuda.is_available():
             whole = torch.cuda.get_device_properties(self.device).total_memory
             release_buffers(self.model, KEPT_CACHE_SHARE * whole)
-
-    def scoring(self, growing: bool) -> LocalScoringSession:
-        """Opens a session that scores given responses (see ``rollouts.policy.ScoringPolicy``)."""
-        return LocalScoringSession(self.model, growing)
 
     @overload
     def logprobs(
