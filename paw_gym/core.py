@@ -14,6 +14,7 @@ from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from numbers import Integral
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -111,7 +112,8 @@ class TaskSet(Sequence[Task]):
             return self._loaded(task_id)
         reason = self._explain(task_id) if self._explain else None
         where = f" in split {self.split!r}" if self.split else ""
-        hint = reason or did_you_mean(task_id, _candidates(task_id, self.ids))
+        near = _candidates(task_id, self.ids)
+        hint = reason or did_you_mean(task_id, near, total=len(self.ids))
         raise UnknownTaskError(f"There is no task {task_id!r}{where}. {hint}")
 
     def _loaded(self, task_id: str) -> Task:
@@ -257,7 +259,13 @@ class TextEnv(gym.Env[str, str], metaclass=_Construction):
 
     def _get_state(self) -> Any:
         """A picklable copy of everything that changes during an episode."""
-        return copy.deepcopy(self.state)
+        try:
+            return copy.deepcopy(self.state)
+        except Exception as error:  # it may hold anything
+            raise TypeError(
+                f"self.state cannot be copied: {error}. Keep in it what can be copied, or write _get_state "
+                "and _set_state."
+            ) from error
 
     def _set_state(self, state: Any) -> None:
         """Takes over what ``_get_state`` returned; the argument must stay usable."""
@@ -366,6 +374,10 @@ class TextEnv(gym.Env[str, str], metaclass=_Construction):
         if options.get("task_id") is not None:
             return self.tasks[str(options["task_id"])]  # type: ignore[no-any-return]
         index = options.get("task_index")
+        if index is not None and not isinstance(index, Integral):
+            raise ValueError(
+                f"The reset option 'task_index' is {index!r}; expected a whole number."
+            )
         return self.tasks[sampled if index is None else int(index)]  # type: ignore[no-any-return]
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:

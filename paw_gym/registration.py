@@ -246,13 +246,15 @@ def _not_installed(id: str) -> str:
     """A hint for an environment whose package is here but not installed; empty if there is none."""
     import tomllib
 
+    installed = {plugin.name for plugin in metadata.entry_points(group=PLUGIN_GROUP)}
     for file in sorted([*Path().glob("pyproject.toml"), *Path().glob("*/pyproject.toml")]):
         try:
             project = tomllib.loads(file.read_text(encoding="utf-8")).get("project", {})
             plugins = project.get("entry-points", {}).get(PLUGIN_GROUP, {})
         except (OSError, ValueError, AttributeError):
             continue
-        names = {str(name).lower() for name in plugins} if isinstance(plugins, dict) else set()
+        lacking = set(plugins) - installed if isinstance(plugins, dict) else set()
+        names = {name.lower() for name in lacking}
         wanted = id.lower().partition("/")[0].replace("_", "").partition("-v")[0]
         if wanted in {name.replace("_", "") for name in names}:
             return f"Its package lies here and is not installed: pip install -e {file.parent}"

@@ -1,6 +1,6 @@
 """A process that holds environments and executes calls, one at a time, in the order they come.
 
-    python -m env_servers.gateway.worker CONNECTION SETTINGS
+    python -c "from env_servers.gateway.worker import main; main()" CONNECTION SETTINGS
 
 It trusts the gateway, which has checked every call, and nobody else speaks to it: its connection is
 inherited. Whatever an environment does (raise, exit, hang, die), it does it here.
@@ -318,7 +318,3 @@ def main() -> None:
     descriptor, settings = sys.argv[1:]
     _prepare(json.loads(settings))
     serve(Connection(int(descriptor)), Host())
-
-
-if __name__ == "__main__":
-    main()

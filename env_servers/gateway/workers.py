@@ -28,6 +28,9 @@ _LONGEST_PAUSE = 30.0
 _PLACE_SECONDS = 10.0
 """how long a call waits for a worker to be replaced"""
 
+_PROGRAM = "from env_servers.gateway.worker import main; main()"
+"""as a module with -m, it would be imported twice, and Python would say so"""
+
 log = logging.getLogger("env_servers")
 
 Answer = tuple[int, bytes]
@@ -84,7 +87,7 @@ class Worker:
         arguments = [str(theirs.fileno()), json.dumps(settings)]
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "env_servers.gateway.worker", *arguments],
+                [sys.executable, "-P", "-c", _PROGRAM, *arguments],
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,

@@ -105,9 +105,8 @@ class FromGymnasium(ReplayedEnv):
         return list(self._names)
 
     def expert(self) -> Callable[[], str]:
-        """Acts by the table of transitions, which does not say what will be sampled."""
-        self._require_table()
-        return self._advice
+        """Acts by the table of transitions, which does not say what will be sampled, if there is one."""
+        return super().expert() if self._table is None else self._advice
 
     def _advice(self) -> str:
         self.catch_up()

@@ -7,7 +7,8 @@ import pickle
 import random
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,22 +23,38 @@ from paw_gym.contract.subject import (
     require_same,
     start,
 )
+from paw_gym.core import TextEnv
 from paw_gym.internals.printable import counted
+
+T = TypeVar("T")
 
 
 def determinism(subject: Subject) -> str:
-    """The same seed and actions give the same episode: in a fresh instance, and in a used one."""
+    """The same seed and actions give the same episode: in a fresh, a used, and an advising instance."""
     for script in subject.scripts:
         env = subject.make()
         first = replay(env, script)
         fresh = with_other_global_state(lambda script=script: replay(subject.make(), script))  # type: ignore[misc]
         require_same(first, fresh, "a fresh instance with the same seed")
         require_same(first, replay(env, script), "reset of a used instance with the same seed")
-    return f"{counted(len(subject.scripts), 'episode')}, played three times"
+        require_same(first, _replay_advised(env, script), "after a call of reference_solution()")
+        require(
+            env.tasks.fingerprint == subject.make().tasks.fingerprint,
+            "After an episode, a new instance has another tasks.fingerprint: leave the data of tasks as "
+            "it is, and keep in self.state what changes.",
+        )
+    return f"{counted(len(subject.scripts), 'episode')}, played four times"
 
 
-def with_other_global_state(call: Callable[[], list[Moment]]) -> list[Moment]:
-    """The moments of ``call`` with Python's and NumPy's global generators in another state, then put back."""
+def _replay_advised(env: TextEnv, script: Script) -> list[Moment]:
+    first = start(env, script.seed, script.task_id)
+    with suppress(NotImplementedError):
+        env.reference_solution()
+    return [first, *continue_with(env, script.actions)]
+
+
+def with_other_global_state(call: Callable[[], T]) -> T:
+    """The result of ``call`` with Python's and NumPy's global generators in another state, then put back."""
     saved = random.getstate(), np.random.get_state()  # noqa: NPY002  (it is what is under test)
     try:
         random.seed(987654321)
@@ -68,9 +85,13 @@ def seeded_task_choice(subject: Subject) -> str:
 
 def global_random_state(subject: Subject) -> str:
     """Playing leaves the global generators of Python and NumPy alone."""
-    before = random.getstate(), np.random.get_state()  # noqa: NPY002
-    replay(subject.make(), subject.scripts[0])
-    after = random.getstate(), np.random.get_state()  # noqa: NPY002
+
+    def states() -> Any:
+        return random.getstate(), np.random.get_state()  # noqa: NPY002
+
+    env, script = subject.make(), subject.scripts[0]
+    # other states than earlier episodes left: one that is seeded alike each time is seen too
+    before, _, after = with_other_global_state(lambda: (states(), replay(env, script), states()))
     require(before[0] == after[0], "An episode advanced Python's global random generator.")
     same = all(np.array_equal(a, b) for a, b in zip(before[1], after[1], strict=True))
     require(same, "An episode advanced NumPy's global random generator.")

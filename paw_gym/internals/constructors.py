@@ -23,9 +23,11 @@ def registered_id(name: str) -> str:
     module, _, env_id = name.rpartition(":")
     if not module:
         return name
+    before = set(registry)
     import_named(module)
     if env_id not in registry:
-        hint = did_you_mean(env_id, _namespaced(env_id, registry))
+        own = [i for i in registry if i not in before]
+        hint = did_you_mean(env_id, own or _namespaced(env_id, registry))
         raise ValueError(f"The module {module!r} registers no environment {env_id!r}. {hint}")
     return env_id
 

@@ -45,8 +45,7 @@ def _snapshot(env: TextEnv) -> dict[str, Any]:
         kept = {name: copy.deepcopy(getattr(env, name)) for name in _KEPT if hasattr(env, name)}
     except Exception as error:  # an author's save_state may raise anything
         raise TypeError(
-            f"{env.env_id} cannot be copied or pickled: its save_state failed ({error}). Keep in "
-            "self.state what can be copied, or write _get_state and _set_state."
+            f"{env.env_id} cannot be copied or pickled: its save_state failed ({error})"
         ) from error
     return {"episode": episode, "kept": kept, "spec": env.spec, "progress": env.progress}
 

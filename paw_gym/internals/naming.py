@@ -27,8 +27,10 @@ def similar(name: str, valid: Iterable[str], count: int = 3) -> list[str]:
     return list(dict.fromkeys(parts[part] for part in near))[:count]
 
 
-def did_you_mean(name: str, valid: Iterable[str], count: int = 3) -> str:
+def did_you_mean(name: str, valid: Iterable[str], count: int = 3, total: int = 0) -> str:
     """A sentence that offers the valid names that are similar; if none is, it lists the valid ones.
+
+    ``total``: how many valid names there are, if ``valid`` holds a part of them.
 
     >>> did_you_mean("serach", ["search", "answer"])
     "Did you mean 'search'?"
@@ -41,7 +43,7 @@ def did_you_mean(name: str, valid: Iterable[str], count: int = 3) -> str:
         return f"Did you mean {', '.join(first)} or {last}?" if first else f"Did you mean {last}?"
     if not names:
         return "There are none."
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    more = f" and {max(total, len(names)) - _LISTED} more" if len(names) > _LISTED else ""
     return f"Valid: {', '.join(map(repr, names[:_LISTED]))}{more}."
 
 

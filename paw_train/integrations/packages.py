@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import yaml
 
 from paw_gym.core import AgentDefaults
 from paw_gym.internals.files import new_folder, require_free, write_text
-from paw_gym.registration import make_text_env, text_env_spec
+from paw_gym.registration import PLUGIN_GROUP, make_text_env, text_env_spec
 
 _RESOURCES = {"cpu": 1.0, "memory_mb": 4096, "disk_mb": 4096, "episode_timeout_s": 3600.0}
 """declared limits"""
@@ -48,7 +49,7 @@ build-backend = "hatchling.build"
 name = "{project}"
 version = "0.1.0"
 requires-python = ">=3.11"
-dependencies = [{needs}]
+dependencies = [{needs}{plugins}]
 
 [tool.hatch.build.targets.wheel]
 include = ["{wheel}"]
@@ -57,7 +58,7 @@ include = ["{wheel}"]
 _DOCKERFILE = """\
 FROM python:3.12-slim
 ARG PAW_GYM=paw-gym[openenv]
-RUN pip install --no-cache-dir "$PAW_GYM" "openenv>=0.10" uvicorn
+RUN pip install --no-cache-dir "$PAW_GYM" "openenv>=0.10" uvicorn{plugins}
 WORKDIR /app/env
 COPY . /app/env
 EXPOSE 8000
@@ -134,7 +135,7 @@ def write_openenv(out: Path, env_id: str, settings: Mapping[str, Any], force: bo
             "pyproject.toml": _PROJECT.format(
                 **words, wheel="server", needs='"openenv>=0.10", "paw-gym", "uvicorn"', more=script
             ),
-            "Dockerfile": _DOCKERFILE,
+            "Dockerfile": _DOCKERFILE.format(plugins=words["plugins"].replace(",", "")),
             "README.md": _README.format(**words),
             "server/__init__.py": '"""The server of this package."""\n',
             "server/app.py": _APP.format(**words),
@@ -187,6 +188,8 @@ def _write(
         text = json.dumps(dict(settings))
     except TypeError as error:
         raise ValueError(f"The settings of {env_id} cannot be written: {error}.") from error
+    found = ((re.split("[.:]", p.value)[0], p.dist) for p in entry_points(group=PLUGIN_GROUP))
+    plugins = sorted({dist.name for package, dist in found if dist and package == spec.package})
     words = {
         "name": spec.id,
         "env_id": env_id,
@@ -194,6 +197,7 @@ def _write(
         "project": f"paw-{name}".replace("_", "-"),
         "module": f"paw_{name}",
         "settings": text,
+        "plugins": "".join(f', "{plugin}"' for plugin in plugins),
     }
     contents = files(words, agent)
     with new_folder(out) as folder:

@@ -150,6 +150,23 @@ def test_without_a_table_there_is_no_expert_and_that_is_said() -> None:
     assert "no table of transitions" in found.detail
 
 
+def test_a_solution_of_ones_own_makes_an_expert() -> None:
+    class Solved(FromGymnasium):
+        def __init__(self, **kwargs: Any) -> None:
+            super().__init__("Clocked-v0", lambda _, o: str(o), ["wait", "stop"], "Stop.", **kwargs)
+
+        def reference_solution(self) -> list[str]:
+            return ["stop"]
+
+    gym.register("Clocked-v0", lambda **kwargs: Clocked(**kwargs))
+    try:
+        env = Solved()
+        env.reset(seed=0)
+        assert env.expert()() == "stop"
+    finally:
+        del gym.registry["Clocked-v0"]
+
+
 def test_wrong_arguments_are_named() -> None:
     with pytest.raises(ValueError, match="CliffWalking-v1 has 4 actions; expected a different"):
         FromGymnasium("CliffWalking-v1", place, ["up", "down"], "Walk.")

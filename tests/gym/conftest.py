@@ -65,6 +65,8 @@ class BoxEnv(TextEnv):
             warnings.warn("something looks odd", stacklevel=2)
         if self.defect == "class state":
             self.shared["open"] = 0
+        if self.defect == "seeds the generator":
+            random.seed(0)
         if self.defect == "remembers resets":
             return self._see(f"There are {boxes} boxes. You were here {self.resets} times.")
         if self.defect == "won at reset":
@@ -122,6 +124,8 @@ class BoxEnv(TextEnv):
             return [f"open box {1 + self.state['ball'] % self.state['boxes']}"]
         if self.defect == "late solver":
             return [*["look"] * 20, f"open box {self.state['ball']}", "take ball"]
+        if self.defect == "acting solver":
+            self.state["open"] = self.state["ball"]
         opening = [] if self._found() else [f"open box {self.state['ball']}"]
         return [*opening, "take ball"]
 

@@ -39,6 +39,8 @@ DEFECTS = [
     ("unseeded generator", "determinism", "observation differs"),
     ("global generator", "determinism", "with the same seed"),
     ("remembers resets", "determinism", "a used instance"),
+    ("acting solver", "determinism", "after a call of reference_solution()"),
+    ("unhashed tasks", "determinism", "a new instance has another tasks.fingerprint"),
     ("one task only", "seeded_task_choice", "all chose task"),
     ("unseeded task choice", "seeded_task_choice", "different tasks"),
     ("global generator", "global_random_state", "Python's global"),
@@ -46,6 +48,7 @@ DEFECTS = [
     ("class state", "independent_instances", "next to another one"),
     ("unsaved counter", "save_restore", "restored after"),
     ("generator not restored", "save_restore", "restored after"),
+    ("uncopyable state", "save_restore", "Keep in it what can be copied"),
     ("unsaved counter", "save_restore_agent", "restored after"),
     ("shared state", "saved_state_is_frozen", "restored again"),
     ("uncopyable state", "copies", "BoxEnv cannot be copied or pickled: its save_state failed"),
@@ -77,6 +80,12 @@ def test_a_broken_environment_fails(box_env: Any, defect: str, check: str, reaso
     assert reason in report[check].detail
     with pytest.raises(ContractViolation, match=check):
         report.raise_for_failures()
+
+
+def test_a_global_generator_that_is_always_seeded_alike_is_noticed(box_env: Any) -> None:
+    only = ["determinism", "global_random_state"]  # the first one plays and leaves it so
+    report = check_text_env(box_env, only=only, defect="seeds the generator", time_limit=None)
+    assert [result.name for result in report.failures] == only[1:]
 
 
 def test_a_sound_environment_passes_from_its_class(box_env: Any) -> None:

@@ -133,6 +133,8 @@ class TestTextEnv:
             box_env().reset(options={"task_idd": "boxes/3"})
         with pytest.raises(ValueError, match="not both"):
             box_env().reset(options={"task_id": "boxes/3", "task_index": 1})
+        with pytest.raises(ValueError, match=r"'task_index' is 1\.5; expected a whole number"):
+            box_env().reset(options={"task_index": 1.5})
 
     def test_success_in_the_last_step_is_no_truncation(self, box_env: Any) -> None:
         env = box_env(max_steps=2)

@@ -48,6 +48,7 @@ from paw_gym.internals.registry import Registry
 )
 def test_only_similar_names_are_offered(typed: str, valid: list[str], offered: str) -> None:
     assert did_you_mean(typed, valid) == offered
+    assert did_you_mean("q", list("abcdefghijklmn"), total=50).endswith(" and 38 more.")
 
 
 @pytest.fixture
