@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import json
+import os
 import pickle
 import random
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -12,7 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from paw_gym.contract.report import require
+from paw_gym.contract.report import CheckSkipped, require
 from paw_gym.contract.subject import (
     JUNK,
     Moment,
@@ -25,6 +28,7 @@ from paw_gym.contract.subject import (
 )
 from paw_gym.core import TextEnv
 from paw_gym.internals.printable import counted
+from paw_gym.registration import text_env_spec
 
 T = TypeVar("T")
 
@@ -63,6 +67,49 @@ def with_other_global_state(call: Callable[[], T]) -> T:
     finally:
         random.setstate(saved[0])
         np.random.set_state(saved[1])  # noqa: NPY002
+
+
+_CHILD = """\
+import importlib, json, sys
+path, package, env, kwargs, scripts = json.load(sys.stdin)
+sys.path[:] = path
+importlib.import_module(package)
+from paw_gym.contract.subject import Script, replay
+from paw_gym.registration import make_text_env
+made = make_text_env(env, **kwargs).unwrapped
+print("\\n" + json.dumps([[m[:4] for m in replay(made, Script(*s))] for s in scripts]))
+"""
+
+
+def other_process(subject: Subject) -> str:
+    """Another process, where strings have other hashes and sets another order, plays the same episodes."""
+    name = subject.env.rpartition(":")[2] if isinstance(subject.env, str) else ""
+    package = text_env_spec(name).package if name else "__main__"
+    if package == "__main__":
+        raise CheckSkipped("not registered by a module, which another process could import")
+    try:
+        scripts = [(s.seed, s.task_id, s.actions) for s in subject.scripts]
+        given = json.dumps([sys.path, package, name, subject.env_kwargs, scripts])
+    except TypeError as error:
+        raise CheckSkipped(f"settings that another process cannot be given: {error}") from error
+    hashes = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
+    command = [sys.executable, "-c", _CHILD]
+    variables = {**os.environ, "PYTHONHASHSEED": hashes}
+    child = subprocess.run(
+        command, input=given, env=variables, capture_output=True, text=True, check=False
+    )
+    if child.returncode:
+        reason = " ".join(child.stderr.strip().splitlines()[-1:])
+        raise CheckSkipped(f"another process cannot play it: {reason}")
+    for script, found in zip(
+        subject.scripts, json.loads(child.stdout.split("\n")[-2]), strict=True
+    ):
+        here = [m._replace(info={}) for m in replay(subject.make(), script)]
+        there = [Moment(a, b, c, d, {}) for a, b, c, d in found]
+        require_same(
+            here, there, "a process with another PYTHONHASHSEED (does a set decide an order?)"
+        )
+    return f"{counted(len(subject.scripts), 'episode')} in another process"
 
 
 def seeded_task_choice(subject: Subject) -> str:
@@ -205,6 +252,7 @@ def _check_copy(env: Any, script: Script, name: str, way: Callable[[Any], Any]) 
 
 CHECKS = (
     determinism,
+    other_process,
     seeded_task_choice,
     global_random_state,
     independent_instances,
