@@ -20,7 +20,7 @@ from gymnasium.utils import RecordConstructorArgs
 from paw_gym.core import AgentDefaults, TaskSet, TextEnv
 from paw_gym.generated import is_whole
 from paw_gym.prompts import HistoryItem, PromptTemplate
-from paw_gym.transition import Episode, Transition, write_jsonl
+from paw_gym.transition import Episode, Transition, read_jsonl, write_jsonl
 
 _DEFAULT: Any = "default"
 MODES = ("window", "conversation")
@@ -368,6 +368,8 @@ class RecordTransitions(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self.path.is_dir():
             raise ValueError(f"{self.path} is a folder: give the file for the episodes.")
+        if self.path.is_file():
+            next(read_jsonl(self.path), None)  # raises for a file of something else
         inner = self.env.unwrapped
         if isinstance(inner, AgentInterface):
             self.episode = inner.new_episode()

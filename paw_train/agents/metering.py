@@ -26,6 +26,8 @@ from paw_train.rollouts.policy import (
 
 _EPISODE = re.compile(r".*#[0-9a-f]{8}-\d+", re.DOTALL)
 """the pool's name of an episode, which the names of an agent's requests begin with"""
+REFLECTION = "/reflect"
+"""the end of the name of a request whose answer is no action"""
 
 
 @dataclass(slots=True)
@@ -172,30 +174,33 @@ class MeteredPolicy:
 class _MeteredSession:
     def __init__(self, policy: MeteredPolicy, inner: Session, sampling: Sampling) -> None:
         self.policy, self.inner, self.sampling = policy, inner, sampling
-        # a response without a stop text is no action but, for example, a reflection
-        self.form = policy.form if sampling.stop else None
         self._said: dict[str, list[Response]] = {}
 
     def respond(self, requests: Sequence[Request]) -> list[Response]:
-        form, said = self.form, self._said
-        asked = [form.request(r, said.get(r.episode, ())) if form else r for r in requests]
-        asked = [self.policy.asked(request) for request in asked]
+        asked = [self.policy.asked(self._formed(request)) for request in requests]
         responses = self.inner.respond(asked)
         for request, response in zip(asked, responses, strict=True):
             if response.error is None:
                 self._take(request, response)
         return responses
 
+    def _formed(self, request: Request) -> Request:
+        form = self.policy.form
+        if form is None or request.episode.endswith(REFLECTION):
+            return request
+        return form.request(request, self._said.get(request.episode, ()))
+
     def _take(self, request: Request, response: Response) -> None:
         if response.finish_reason is None and response.ids:
             response.finish_reason = self._ending(response)
-        problem = problem_of(response, self.form) if self.form else None
+        acts = not request.episode.endswith(REFLECTION)
+        form = self.policy.form if acts else None
+        problem = problem_of(response, form) if form else None
         tokens = self.policy.tokens(request, response)
         received = response.text
-        if self.form:
-            response.text = self.form.read(response)
+        if form:
+            response.text = form.read(response)
             self._said.setdefault(request.episode, []).append(response)
-        acts = bool(self.sampling.stop)
         call = Call(spoken(request.messages), response, received, acts, problem, tokens)
         self.policy.keep(call, request.episode)
 

@@ -16,6 +16,7 @@ from paw_gym.prompts import fill
 from paw_gym.transition import Episode
 from paw_train.agents.dialogue import ShorteningPolicy
 from paw_train.agents.examples import CHARACTERS_A_TOKEN, shortened
+from paw_train.agents.metering import REFLECTION
 from paw_train.agents.protocol import AGENTS, Agent, Done, Responder, note, run_turns
 from paw_train.agents.react import ReactAgent, ReactSettings
 from paw_train.rollouts.policy import Request, response_seed
@@ -101,10 +102,10 @@ class TrialsAgent(Agent):
         for episode in failed:
             kept = self._kept(notes)[episode.task_id]
             message = {"role": "user", "content": self.reflection_prompt(episode, kept)}
-            name = f"{episode.episode_id}/reflect"
+            name = f"{episode.episode_id}{REFLECTION}"
             number = response_seed(seed, name, len(notes[episode.task_id]))
             requests.append(Request(name, number, [message]))
-        tasks = {f"{episode.episode_id}/reflect": episode.instruction for episode in failed}
+        tasks = {f"{e.episode_id}{REFLECTION}": e.instruction for e in failed}
         policy = ShorteningPolicy(self.policy, self.rollout, tasks.__getitem__)
         responses = policy.session(sampling, False).respond(requests)
         again = []

@@ -158,6 +158,14 @@ class TestRecord:
         assert last.transitions == [first] and not last.finished
         assert (last.task_id, last.instruction) == (info["task_id"], info["instruction"])
 
+    def test_nothing_is_appended_to_a_file_of_something_else(
+        self, box_env: Any, tmp_path: Path
+    ) -> None:
+        (notes := tmp_path / "notes.md").write_text("# Mine\n")
+        with pytest.raises(ValueError, match=r"notes\.md, line 1: not an episode"):
+            RecordTransitions(box_env(), notes).reset(seed=0)
+        assert notes.read_text() == "# Mine\n"
+
     def test_agent_transitions_are_written_as_they_are(self, agent: Make, tmp_path: Path) -> None:
         env = RecordTransitions(agent(mode="conversation"), tmp_path / "e.jsonl")
         env.reset(seed=0, options={"episode_id": "mine"})

@@ -33,6 +33,7 @@ from paw_train.policies.vllm.engine import VLLMPolicy, VLLMSession
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import Request, Response, Sampling, complete
 from paw_train.settings.endpoint import EndpointSettings
+from paw_train.settings.rollout import RolloutSettings
 
 R, L = "<action>right</action>", "<action>left</action>"
 ACTION = re.compile(r"<action>\s*(\w*)\s*</action>")
@@ -313,6 +314,22 @@ def test_every_agent_takes_that_action(agent: str, every: Callable[[str], Respon
             (episode,) = done
             assert episode.error is None, (name, episode.error)
             assert episode.transitions[0].action == action, (name, response)
+
+
+@pytest.mark.parametrize("stop", [True, False])
+def test_an_answer_that_was_cut_off_is_called_so_without_stop_texts_too(stop: bool) -> None:
+    cut = Response(text="<think>I wonder", finish_reason="length")
+    policy = MeteredPolicy(ScriptedPolicy(lambda _: replace(cut)))
+    made = make_agent("plain", policy, RolloutSettings(stop_at_tags=stop))
+    probe = make_agent_env(fork.ENV, template="generic")
+    interface = made.interface(probe.template)
+    policy.form = ActionForm(interface.get("template", probe.template))
+    pool = EnvPool(fork.ENV, 1, made.group_size, max_steps=1, **interface)
+    done: list[Any] = []
+    made.run(pool, ["a"], 0, done.append)
+    pool.close()
+    (call,) = policy.take_calls(done[0].episode_id)
+    assert (call.acts, call.problem) == (True, "truncated")
 
 
 @pytest.mark.parametrize(
