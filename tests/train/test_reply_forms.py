@@ -321,13 +321,13 @@ def test_an_answer_that_was_cut_off_is_called_so_without_stop_texts_too(stop: bo
     cut = Response(text="<think>I wonder", finish_reason="length")
     policy = MeteredPolicy(ScriptedPolicy(lambda _: replace(cut)))
     made = make_agent("plain", policy, RolloutSettings(stop_at_tags=stop))
-    probe = make_agent_env(fork.ENV, template="generic")
-    interface = made.interface(probe.template)
-    policy.form = ActionForm(interface.get("template", probe.template))
-    pool = EnvPool(fork.ENV, 1, made.group_size, max_steps=1, **interface)
     done: list[Any] = []
-    made.run(pool, ["a"], 0, done.append)
-    pool.close()
+    with fork.registered():
+        interface = made.interface(make_agent_env(fork.ENV, template="generic").template)
+        policy.form = ActionForm(interface["template"])
+        pool = EnvPool(fork.ENV, 1, made.group_size, max_steps=1, **interface)
+        made.run(pool, ["a"], 0, done.append)
+        pool.close()
     (call,) = policy.take_calls(done[0].episode_id)
     assert (call.acts, call.problem) == (True, "truncated")
 
