@@ -31,6 +31,8 @@ from paw_gym.retrieval.index_files import (
     DamagedIndexError,
     Progress,
     claim,
+    mapped,
+    naming_damage,
     only_builder,
     read_meta,
     reserve,
@@ -77,7 +79,7 @@ class BM25Index:
             DamagedIndexError: a file is missing or cut off, or belongs to another index.
         """
         meta = read_meta(folder, FORMAT, corpus)
-        arrays = {name: _mapped(folder / f"{name}.npy") for name in ARRAYS}
+        arrays = {name: mapped(folder / f"{name}.npy") for name in ARRAYS}
         index = cls(**arrays, corpus=meta["corpus"], total_terms=meta["total_terms"])
         index._require_whole(folder, meta)
         return index
@@ -95,14 +97,6 @@ class BM25Index:
             if found != length:
                 reason = f"{found} entries, expected {length}"
                 raise DamagedIndexError(folder / f"{name}.npy", reason)
-
-
-def _mapped(path: Path) -> np.ndarray:
-    """The array of a file, read when used; a plain view, because a memmap's accesses cost microseconds."""
-    try:
-        return np.asarray(np.load(path, mmap_mode="r"))
-    except (OSError, ValueError, EOFError) as error:
-        raise DamagedIndexError(path, error) from error
 
 
 term_hash = lru_cache(maxsize=2**16)(text_hash)
@@ -261,9 +255,10 @@ def _save_shard(corpus: Corpus, parts: Path, start: int, end: int) -> None:
 
 
 def _load_shard(parts: Path, start: int) -> _Shard:
-    with np.load(_shard_path(parts, start)) as stored:
+    path = _shard_path(parts, start)
+    with naming_damage(path), np.load(path) as stored:
         values = {name: stored[name] for name in stored.files}
-    return _Shard(**{**values, "total_terms": int(values["total_terms"])})
+        return _Shard(**{**values, "total_terms": int(values["total_terms"])})
 
 
 def _merge(shards: Sequence[_Shard], fingerprint: str, folder: Path | None) -> BM25Index:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
 
 from paw_gym.internals.files import write_json
 from paw_gym.internals.locks import only_process
@@ -31,6 +34,21 @@ class DamagedIndexError(ValueError):
         )
 
 
+@contextmanager
+def naming_damage(path: Path) -> Iterator[None]:
+    """Turns what a reader of a file raises, cut off or overwritten, into ``DamagedIndexError``."""
+    try:
+        yield
+    except (OSError, ValueError, EOFError, KeyError, TypeError, BadZipFile) as error:
+        raise DamagedIndexError(path, error) from error
+
+
+def mapped(path: Path) -> np.ndarray:
+    """The array of a file, read when used; a plain view, because a memmap's accesses cost microseconds."""
+    with naming_damage(path):
+        return np.asarray(np.load(path, mmap_mode="r"))
+
+
 def read_meta(folder: Path, form: str, corpus: str | None) -> dict[str, Any]:
     """``index.json`` of an index folder, checked; errors as in ``BM25Index.load``."""
     path = folder / "index.json"
@@ -39,19 +57,18 @@ def read_meta(folder: Path, form: str, corpus: str | None) -> dict[str, Any]:
             f"{folder} holds no finished index. `paw index build` makes one, and goes on with one "
             "that was interrupted."
         )
-    try:
+    with naming_damage(path):
         meta = dict(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
-        raise DamagedIndexError(path, error) from error
+        built_over = str(meta["corpus"])
     if meta.get("format") != form:
         raise IndexMismatchError(
             f"{folder} is an index of the form {meta.get('format')!r}; expected {form!r}. "
             "Build it anew."
         )
-    if corpus is not None and meta["corpus"] != corpus:
+    if corpus is not None and built_over != corpus:
         raise IndexMismatchError(
             f"The index in {folder} was built over another corpus (fingerprint "
-            f"{meta['corpus'][:12]}, the corpus at hand has {corpus[:12]}). Build it anew, or give "
+            f"{built_over[:12]}, the corpus at hand has {corpus[:12]}). Build it anew, or give "
             "the corpus that it was built over."
         )
     return meta

@@ -22,7 +22,7 @@ from paw_gym.internals.naming import require_choice
 from paw_gym.retrieval.base import need
 from paw_gym.retrieval.corpus import Corpus
 from paw_gym.retrieval.encoders import Encoder
-from paw_gym.retrieval.index_files import DamagedIndexError, Progress, claim
+from paw_gym.retrieval.index_files import DamagedIndexError, Progress, claim, mapped
 
 KINDS = ("flat", "hnsw", "ivfpq")
 STORAGES = ("float32", "float16", "int8")
@@ -63,10 +63,10 @@ class VectorStore:
         return result
 
     def _open(self, start: int) -> tuple[np.ndarray, np.ndarray | None]:
-        codes = np.load(_path(self.folder, start), mmap_mode="r")
+        codes = mapped(_path(self.folder, start))
         if self.storage != "int8":
             return codes, None
-        return codes, np.load(_path(self.folder, start, ".scale"), mmap_mode="r")
+        return codes, mapped(_path(self.folder, start, ".scale"))
 
 
 def encode_vectors(vectors: np.ndarray, storage: str) -> tuple[np.ndarray, np.ndarray | None]:

@@ -9,6 +9,7 @@ import math
 import os
 import pickle
 import re
+import shutil
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
@@ -177,6 +178,10 @@ def test_shards_workers_and_resume_give_the_same_index(aligned: Path, tmp_path: 
         build_index(corpus, folder, shard_size=300, progress=stop_at_half)
     with pytest.raises(FileNotFoundError, match="no finished index"):
         make_retriever("bm25", corpus=path, index=folder)
+    (shard, *_) = shutil.copytree(folder, tmp_path / "cut").rglob("*.npz")
+    shard.write_bytes(shard.read_bytes()[:-9])
+    with pytest.raises(DamagedIndexError, match=shard.name):
+        build_index(corpus, tmp_path / "cut", shard_size=300)
     began_at: list[int] = []
     build_index(corpus, folder, 300, progress=lambda what, done, total: began_at.append(done))
     assert began_at[0] == 600  # two shards were there
@@ -264,6 +269,9 @@ def test_an_index_that_was_copied_in_part_is_named(
             make_retriever("bm25", corpus=small_corpus, index=folder)
     np.save(file, np.load(io.BytesIO(whole))[:-1])  # of an index with one entry less
     with pytest.raises(DamagedIndexError, match="entries, expected"):
+        make_retriever("bm25", corpus=small_corpus, index=folder)
+    (folder / "index.json").write_text('{"format": "other"}')
+    with pytest.raises(DamagedIndexError, match=r"index\.json is missing or damaged"):
         make_retriever("bm25", corpus=small_corpus, index=folder)
 
 
