@@ -264,12 +264,16 @@ class MeteredPool(EnvPool):
 
     def step(self, responses: Sequence[str] | Mapping[int, str]) -> list[Slot]:
         slots = list(self.active)
-        active = super().step(responses)
-        if self._meter is not None:
-            for slot in slots:
+        super().step(responses)
+        for slot in slots:
+            if self._meter is not None:
                 self._note(slot, self._meter)
+            # without its search engine, an episode does not measure the agent
+            if (reason := slot.info.get("retrieval_error")) and slot.episode.error is None:
+                slot.episode.error = f"The search engine did not answer: {reason}"
+                self.active = [other for other in self.active if other is not slot]
         self._turn(len(slots))
-        return active
+        return self.active
 
     def _note(self, slot: Slot, meter: MeteredPolicy) -> None:
         episode = slot.episode
