@@ -288,7 +288,8 @@ def _merge(shards: Sequence[_Shard], fingerprint: str, folder: Path | None) -> B
     if folder is not None:
         for name, values in (("terms", terms), ("starts", starts), ("lengths", lengths)):
             np.save(folder / f"{name}.npy", values)
-        passages.flush(), counts.flush()
+        if len(passages):  # passages of stop words alone have no postings, and nothing is mapped
+            passages.flush(), counts.flush()
     total = sum(shard.total_terms for shard in shards)
     return BM25Index(terms, starts, passages, counts, lengths, fingerprint, total)
 

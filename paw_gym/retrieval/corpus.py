@@ -238,7 +238,8 @@ def _open_file(path: Path, on_error: str) -> Corpus:
             raise CorpusError(
                 f"{path}, line {number}: {reason}"
                 + (f" (and {more} more lines)" if more else "")
-                + '. Mend it, or leave such lines out with on_error="skip".'
+                + '. Mend it, or leave such lines out with on_error="skip" (paw index build: '
+                "--skip-malformed)."
             )
         _log.warning(
             "%s: %d malformed lines are left out, the first is line %d: %s",

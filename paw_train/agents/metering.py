@@ -241,6 +241,9 @@ class MeteredPool(EnvPool):
         active = super().step(responses)
         for slot in slots:
             self._note(slot, slot.episode.error is None)
+            # without its search engine, an episode does not measure the agent
+            if (reason := slot.info.get("retrieval_error")) and slot in active:
+                self.fail(slot, f"The search engine did not answer: {reason}")
         self._turn(len(slots))
         return active
 

@@ -213,6 +213,7 @@ def build(
     made = f"{counted(len(opened), 'passage')}, {size / 1e6:,.1f} MB in {escape(str(folder))}"
     console.print(f"[green]Done:[/green] {made}")
     command = f"paw serve retriever --retriever {retriever} --corpus {corpus} --index {folder}"
+    command += " -k on_error=skip" if opened.skipped else ""
     console.print(f"Use it: {command}", markup=False)
 
 

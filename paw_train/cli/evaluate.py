@@ -133,12 +133,13 @@ def evaluate(
     from paw_gym.internals.files import json_text
     from paw_gym.internals.printable import printable, safe_console
     from paw_train.evaluation import evaluate_from_args
-    from paw_train.evaluation.program import estimate_from_args, evaluate_several
+    from paw_train.evaluation.program import estimate_from_args, evaluate_several, own_overrides
     from paw_train.evaluation.terminal import estimate_table
 
     if dry_run:
         names = [(one, name) for one in models for name in panels]
-        found = [estimate_from_args(one, settings, agent, name, seeds) for one, name in names]
+        own = {one: own_overrides(one, models, settings) for one in models}
+        found = [estimate_from_args(one, own[one], agent, name, seeds) for one, name in names]
         if as_json:
             typer.echo(json_text(found[0] if single else found, indent=2))
         for (one, name), estimate in zip(names, found, strict=True):
@@ -250,12 +251,13 @@ def compare_results(
 ) -> None:
     """Compare two results task by task; refuse results that are not comparable, with the reason."""
     from paw_gym.internals.printable import counted, safe_console
-    from paw_train.evaluation.comparison import compare, load_result
+    from paw_train.evaluation.comparison import compare, load_result, naming_damage
 
     results = load_result(first), load_result(second)
-    found = compare(*results)
     console = safe_console(highlight=False, soft_wrap=True)
-    console.print(_table(results, found))
+    with naming_damage(first, second):
+        found = compare(*results)
+        console.print(_table(results, found))
     low, high = found.ci95
     console.print(
         f"Second - first: {100 * found.difference:+.1f} points, 95 % interval {100 * low:+.1f} to "

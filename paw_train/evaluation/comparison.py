@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,9 +80,21 @@ def _read(file: Path) -> dict[str, Any]:
     """The object in a file; an empty one for anything else."""
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{file} is no result of `paw eval`: {error}") from None
     return data if isinstance(data, dict) else {}
+
+
+@contextmanager
+def naming_damage(*files: object) -> Iterator[None]:
+    """Turns what the values of damaged results raise into an error that names the files."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
+        raise ValueError(
+            f"{' or '.join(map(str, files))} is not a whole result of `paw eval`, or of `paw panel export` "
+            f"({type(error).__name__}: {error})."
+        ) from error
 
 
 def reasons_against(first: Result, second: Result) -> list[str]:
@@ -234,9 +247,12 @@ def collect(places: Sequence[str | Path]) -> list[dict[str, Any]]:
 
 
 def _named(path: Path, data: dict[str, Any]) -> dict[str, Any]:
-    """A result with its run's name, if training wrote it."""
-    of = _OF_RUNS.get(path.name)
-    return data if of is None else data | {"model": path.resolve().parent.name, "agent": of}
+    """A result with its run's name, if training wrote it; one that has no line in a table is refused."""
+    if (of := _OF_RUNS.get(path.name)) is not None:
+        data = data | {"model": path.resolve().parent.name, "agent": of}
+    with naming_damage(path):
+        _cells([data])
+    return data
 
 
 def _table_row(result: Result) -> dict[str, Any]:

@@ -144,8 +144,9 @@ def evaluate_several(
     display, found = Display(quiet), Several()
     parent = Path(out) if out else None
     jobs = [
-        make_job(model, overrides, None, agent, panel, seeds, display.say, parent)
+        make_job(model, own, None, agent, panel, seeds, display.say, parent)
         for model in dict.fromkeys(models)
+        for own in [own_overrides(model, models, overrides)]
         for panel in dict.fromkeys(panels)
     ]
     spent: Budget | None = None
@@ -169,6 +170,13 @@ def evaluate_several(
     if begun < len(jobs):
         display.say(f"{begun} of {len(jobs)} evaluations were begun; the same command goes on.")
     return found
+
+
+def own_overrides(model: str, models: Sequence[str], overrides: Sequence[str]) -> list[str]:
+    """The overrides without those of the sources (``endpoint``, ``vllm``) of others of the models."""
+    others = {SOURCES[source] for one in models if (source := source_of(one))}
+    others.discard(SOURCES.get(source_of(model) or "", ""))
+    return [o for o in overrides if o.partition("=")[0].partition(".")[0] not in others]
 
 
 @contextmanager
@@ -337,6 +345,10 @@ def _agent_settings(agent: str, overrides: Sequence[str]) -> tuple[dict[str, Any
             f"agent={found!r}: expected settings of the agent (agent.NAME=VALUE); its name goes into --agent."
         )
     own = {key: value for key, value in found.items() if key not in _OF_ALL_AGENTS}
+    if own and not agent_class(agent).Settings.model_fields:
+        raise ValueError(
+            f"agent.{min(own)}: {agent!r} has no settings; --agent names another agent."
+        )
     kept = agent_class(agent).Settings.read(own, "agent").model_dump(exclude_defaults=True)
     shared = {
         key: found[key] for key, usual in _OF_ALL_AGENTS.items() if found.get(key, usual) != usual

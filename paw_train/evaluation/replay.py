@@ -19,7 +19,7 @@ from paw_gym.internals.printable import counted
 from paw_gym.transition import Episode, Transition
 from paw_gym.wrappers import AgentInterface
 from paw_train.environments import agent_env_maker
-from paw_train.evaluation.comparison import load_result
+from paw_train.evaluation.comparison import load_result, naming_damage
 from paw_train.evaluation.fingerprint import environment_record, is_deterministic
 from paw_train.evaluation.panels import PANELS, Panel, fixed_panel, titled_panel
 from paw_train.evaluation.recorded import located, recorded_env
@@ -94,22 +94,12 @@ def replay(path: Path, overrides: Sequence[str] = (), panel: Path | None = None)
         raise ValueError(
             f"{file} holds more than {LARGEST_RESULT >> 20} MiB, which no result does."
         )
-    try:
+    if panel and not file.is_file():
+        raise ValueError(f"{panel} holds no panel: `paw panel export` writes one.")
+    with naming_damage(file):
         if panel:
             return _Trajectories(path, load_result(file, ["environment"]), overrides).run()
         return _Replaying(file, load_result(file), overrides).run()
-    except (
-        KeyError,
-        TypeError,
-        AttributeError,
-        IndexError,
-        RecursionError,
-        OverflowError,
-    ) as error:
-        raise ValueError(
-            f"{file} is not a whole result of `paw eval`, or of `paw panel export` "
-            f"({type(error).__name__}: {error})."
-        ) from error
 
 
 class _Replaying:
@@ -364,6 +354,8 @@ def _records(file: Path, read: Callable[[Any], Any], what: str) -> Iterator[tupl
         number = 0
         while line := lines.readline(LARGEST_EPISODE + 1):
             number += 1
+            if not line.strip():
+                continue
             if len(line) > LARGEST_EPISODE:
                 raise ValueError(
                     f"{file}, line {number} is longer than {LARGEST_EPISODE >> 20} MiB, which no "

@@ -87,6 +87,18 @@ FILES = {
     "prices.json": "{",
     "damaged/result.json": '{"panel": "x", ',
     "foreign/result.json": '{"some": "thing"}',
+    "deep/result.json": "[" * 100_000,
+    "scored/result.json": json.dumps(
+        {
+            **dict.fromkeys(["panel", "panel_hash", "env_id"], "x"),
+            "n": 1,
+            "success_rate": 0.5,
+            "ci95": [0, 1],
+            "agent": "plain",
+            "score": 3,
+            "runs": "x",
+        }
+    ),
     "run/config.json": "{",
     "run/checkpoints/keep": "",
     "old/config.json": '{"gone_setting": 1}',
@@ -229,6 +241,11 @@ COMMANDS = {
     "check unmade:me/Needs-v0": "without size and colour, which have no defaults: env.kwargs.size=...",
     "check unmade:me/Raises-v0": "RuntimeError: no engine here (unmade.py, line 12)",
     "replay foreign": "is no result of `paw eval`",
+    "replay empty.jsonl --panel emptyfolder": "emptyfolder holds no panel: `paw panel export` writes one",
+    "table deep": "deep/result.json is no result",
+    "table scored": "scored/result.json is not a whole result of `paw eval`",
+    "compare-results scored scored": "scored or scored is not a whole result of `paw eval`",
+    "eval random agent.samples=3": "agent.samples: 'random' has no settings; --agent names another",
     "check unmade:me/Forgets-v0": "does not call super().__init__(tasks, max_steps, render_mode)",
     "check unmade:me/Adds-v0 --kw size=many": "cannot be made with size: TypeError: can only concatenate",
     "play unmade:me/Breaks-v0 --kw late=false": "reset: the environment raised RuntimeError: first line "

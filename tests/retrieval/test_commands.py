@@ -41,6 +41,15 @@ def test_malformed_lines_are_left_out_on_request(small_corpus: Path, tmp_path: P
         file.write("oops\n")
     code, told = paw("index", "build", "bm25", small_corpus, tmp_path / "i", "--skip-malformed")
     assert code == 0 and "1 malformed line left out: 5" in told
+    assert "-k on_error=skip\n" in told, "without it the corpus is refused"
+
+
+def test_passages_of_stop_words_alone_are_indexed(tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text('{"id": "1", "contents": "the of"}\n')
+    code, told = paw("index", "build", "bm25", corpus, tmp_path / "i")
+    assert code == 0, told
+    assert make_retriever("bm25", corpus=corpus, index=tmp_path / "i").search(["the"], 1) == [[]]
 
 
 def test_a_retriever_is_served(small_corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:

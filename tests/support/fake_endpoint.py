@@ -307,6 +307,11 @@ def _without_usage(reply: dict[str, Any]) -> dict[str, Any]:
     return reply
 
 
+def _with_absurd_usage(reply: dict[str, Any]) -> dict[str, Any]:
+    reply["usage"] = {"prompt_tokens": float("inf"), "completion_tokens": 1e30}
+    return reply
+
+
 def _without_reason(reply: dict[str, Any]) -> dict[str, Any]:
     reply["choices"][0]["finish_reason"] = None
     return reply
@@ -328,6 +333,7 @@ def _call(action: str) -> dict[str, Any]:
 _ALTERED: dict[str, Any] = {
     "null content": _message(content=None),
     "no usage": _without_usage,
+    "absurd usage": _with_absurd_usage,
     "stop kept": _text(lambda text: text.partition("</action>")[0] + "</action>"),
     "stop stripped": _text(lambda text: text.partition("</action>")[0]),
     "unclosed tags": _text(lambda text: text.replace("</think>", "").partition("</action>")[0]),

@@ -22,6 +22,8 @@ from trajectories import made_up
 from paw_gym import Outcome, Task, make_agent_env, register_text_env
 from paw_gym.envs.alfworld.games import find_root
 from paw_gym.internals.locks import only_process
+from paw_gym.retrieval import Hit, RetrieverError
+from paw_gym.retrieval.bm25 import BM25Retriever
 from paw_gym.retrieval.simulated import ScriptWriter, SimulatedRetriever
 from paw_gym.transition import Episode
 from paw_train.agents.metering import exchanges
@@ -132,6 +134,25 @@ def test_two_processes_do_not_evaluate_into_one_folder(tmp_path: Path) -> None:
             played("random", out, *settings)
         assert list(out.iterdir()) == []
     assert played("random", out, *settings)["n"] == 1
+
+
+def test_an_episode_without_its_search_engine_is_not_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def search(self: BM25Retriever, queries: Sequence[str], *more: Any) -> list[list[Hit]]:
+        asked.extend(queries)
+        if len(asked) == 1:
+            raise RetrieverError("the server is gone")
+        return [[] for _ in queries]
+
+    found = functools.partial(played, "expert", tmp_path, panel="search_qa/synthetic")
+    monkeypatch.setattr(BM25Retriever, "search", search)
+    result = found("evaluation.tasks=3")
+    assert (result["n"], result["errors"], result["complete"]) == (2, 1, False)
+    assert "did not answer: the server is gone" in result["first_error"]
+    assert found("evaluation.tasks=3")["complete"], "the same command plays it again"
 
 
 def test_the_summary_is_what_the_episodes_say() -> None:

@@ -147,6 +147,7 @@ def test_trajectories_hold(kits: Path, tmp_path: Path, capsys: pytest.CaptureFix
     for name in ("alfworld", "webshop", "search"):
         file = tmp_path / f"{name}.jsonl"
         write(file, played_by_the_expert(kits / name)[::-1])
+        file.write_text(file.read_text(encoding="utf-8") + "\n", encoding="utf-8")
         with pytest.raises(SystemExit) as end:
             main(["replay", str(file), "--panel", str(kits / name)])
         text = capsys.readouterr().out

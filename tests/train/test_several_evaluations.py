@@ -101,6 +101,15 @@ def test_a_budget_holds_for_all_models_together(server: Two, evaluate: Paw) -> N
     assert "1 of 2 evaluations were begun" in output
 
 
+def test_a_models_settings_are_not_of_the_baseline_beside_it(server: Two, paw: Paw) -> None:
+    command = ["openai:a", "random", "--panel", "test/one", "--out", "all", "endpoint.cache=null"]
+    code, _, said = paw("eval", *command, f"endpoint.url={server.url}")
+    assert (code, said) == (0, "")
+    assert len(list(Path("all").iterdir())) == 2
+    code, _, said = paw("eval", "random", "expert", f"endpoint.url={server.url}")
+    assert code == 2 and "behind openai:MODEL" in said, "none of these models has it"
+
+
 def test_a_wrong_name_is_told_before_anything_is_asked(server: Two, evaluate: Paw) -> None:
     code, _, said = evaluate("openai:a", "--panel", "test/both,test/non")
     assert code == 2 and "test/one" in said

@@ -22,7 +22,7 @@ from paw_train.reporting.pages import blocks, changes
 from paw_train.viewer.app import create_app
 from paw_train.viewer.conversation import calls, conversation, notes
 from paw_train.viewer.folders import find_runs
-from paw_train.viewer.measurements import differences, evaluation_of
+from paw_train.viewer.measurements import differences, evaluation_of, settings_of
 from paw_train.viewer.store import in_tree_order
 
 from .conftest import ADDRESS, Ask, Opened
@@ -410,6 +410,8 @@ def test_settings_that_differ(tmp_path: Path, opened: Opened) -> None:
         {"key": "env.split", "values": [None, "x"]},
     ]
     assert differences([a]) == differences([]) == []
+    forms = [settings_of({"action_format": form, "system": ""}) for form in ("tags", "tools")]
+    assert [one["key"] for one in differences(forms)] == ["action_format"]
     ask("differences", 404, run=["a", "nowhere"])
 
 

@@ -68,7 +68,7 @@ def _cached(usage: Mapping[str, Any]) -> int:
 
 def _count(value: Any) -> int:
     """A number of tokens; anything else counts as unknown, 0: the answer is still valid."""
-    return int(value) if isinstance(value, int | float) and value >= 0 else 0
+    return int(value) if isinstance(value, int | float) and 0 <= value < 2**53 else 0
 
 
 def _named(reply: str) -> str:

@@ -152,6 +152,8 @@ def hint(
         )
     if isinstance(status, int) and status >= 500:
         return "The server's own log has the details."
+    if isinstance(error, json.JSONDecodeError):
+        return "The reply is not JSON, or was cut off; the log of the server or its proxy has more."
     if isinstance(error, MalformedAnswer):
         if "stream" in str(error):
             return "endpoint.extra={stream: false} asks for a reply in one piece."
