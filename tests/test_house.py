@@ -11,12 +11,12 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 LINES = {
-    "paw_gym": 23_610,
-    "paw_train": 37_160,
+    "paw_gym": 23_720,
+    "paw_train": 36_820,
     "env_servers": 3_655,
     "benchmarks": 3_980,
     "scripts": 900,
-    "tests": 34_400,
+    "tests": 34_660,
 }
 """most lines of Python"""
 PAGES, WORDS, README = 24, 45_000, 110
