@@ -72,7 +72,10 @@ def train(
     typer.echo(f"The run is in {folder}")
     modules = sorted({member.env.id.rpartition(":")[0] for member in settings.members} - {""})
     again = " ".join(["paw eval", str(folder), *(f"--import {name}" for name in modules)])
-    typer.echo(f"Next: open {folder / 'report.html'}; `{again}` measures it on more tasks")
+    if len(settings.members) > 1:  # paw eval takes one environment
+        again += f" env={settings.members[0].name}"
+    if (folder / "report.html").exists():  # not of a run that was stopped before it learned
+        typer.echo(f"Next: open {folder / 'report.html'}; `{again}` measures it on more tasks")
 
 
 @app.command("report", rich_help_panel=TRAINING)
