@@ -13,7 +13,7 @@ import pytest
 from programs import python
 from typer.testing import CliRunner
 
-from paw_train import load_recipe
+from paw_train import evaluate, load_recipe
 from paw_train.cli.program import app
 
 PARROTS = """
@@ -328,8 +328,11 @@ def test_what_to_do_next_is_possible(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "report.html").touch()
     assert f"{line} env=alfworld`" in CliRunner().invoke(app, ["train", "many_worlds"]).output
     assert f"{line}`" in CliRunner().invoke(app, ["train", "smoke"]).output
+    adapter = CliRunner().invoke(app, ["train", "llm", f"model.path={tmp_path}"])
+    assert f"{line} model.lora.base={tmp_path}`" in adapter.output
 
 
 def test_settings_of_a_recipe_are_texts() -> None:
-    with pytest.raises(ValueError, match=r"text 'key=value', got \['seed=1'\]"):
-        load_recipe("smoke", ["seed=1"])  # type: ignore[arg-type]
+    for call in (load_recipe, evaluate):
+        with pytest.raises(ValueError, match=r"argument 'key=value', got \['seed=1'\]"):
+            call("smoke", ["seed=1"])  # type: ignore[arg-type]
