@@ -38,7 +38,15 @@ def load_recipe(recipe: str | Path, *overrides: str) -> Settings:
     """
     from paw_train.settings import load_settings
 
-    return load_settings(recipe, overrides)
+    return load_settings(recipe, _texts(overrides))
+
+
+def _texts(overrides: tuple[str, ...]) -> tuple[str, ...]:
+    """The settings as they are; an error if one is no text, as in ``load_recipe("smoke", ["seed=1"])``."""
+    for one in overrides:
+        if not isinstance(one, str):
+            raise ValueError(f"Expected each setting as an argument 'key=value', got {one!r}.")
+    return overrides
 
 
 def train(settings: Settings, *, fresh: bool = False, quiet: bool = False) -> Path:
@@ -92,7 +100,7 @@ def evaluate(
     from paw_train.evaluation import evaluate_from_args
 
     folder = None if out is None else str(out)
-    path = evaluate_from_args(str(model), overrides, folder, agent, panel, seeds)
+    path = evaluate_from_args(str(model), _texts(overrides), folder, agent, panel, seeds)
     result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return result
 

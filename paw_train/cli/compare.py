@@ -140,5 +140,6 @@ def _print(folder: Any, progress: Any) -> None:
         console.print(" ".join([EXPLANATION, *summary.notes]), style="dim", markup=False)
     for run, state in left:
         console.print(f"{run.name}: {state}", style="yellow", markup=False)
-    text = f"Results: {folder.results_file}; page: {folder.page}"
+    text = f"Results: {folder.results_file}"
+    text += f"; page: {folder.page}" if folder.page.exists() else ""
     console.print(text, soft_wrap=True, markup=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -72,7 +74,13 @@ def train(
     typer.echo(f"The run is in {folder}")
     modules = sorted({member.env.id.rpartition(":")[0] for member in settings.members} - {""})
     again = " ".join(["paw eval", str(folder), *(f"--import {name}" for name in modules)])
-    typer.echo(f"Next: open {folder / 'report.html'}; `{again}` measures it on more tasks")
+    if len(settings.members) > 1:  # paw eval takes one environment
+        again += f" env={settings.members[0].name}"
+    base = settings.model.lora.base or (settings.model.lora.rank and settings.model.path)
+    if base and Path(base).exists():  # no folder is opened because an adapter names it
+        again += f" model.lora.base={shlex.quote(base)}"
+    if (folder / "report.html").exists():  # not of a run that was stopped before it learned
+        typer.echo(f"Next: open {folder / 'report.html'}; `{again}` measures it on more tasks")
 
 
 @app.command("report", rich_help_panel=TRAINING)
@@ -112,8 +120,6 @@ def report(
     modules: Imports = None,
 ) -> None:
     """Rewrite the report of a run or a comparison."""
-    from pathlib import Path
-
     from paw_train.reporting.run.page import write_report
 
     results = Path(run) if run.endswith(".json") else Path(run) / "results.json"

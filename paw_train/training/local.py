@@ -261,6 +261,8 @@ class Run:
             warm = self._warm_start()
             if warm is None:
                 return self._stopped(started)
+            # each start comes past here: a kill may have left one beside the stage's end
+            remove_checkpoint(self.folder / "checkpoints" / "warm-latest")
             stages = WorldModelStages(
                 self.settings,
                 self.folder,
@@ -271,7 +273,8 @@ class Run:
             )
             finished = stages.learn()
             if finished:
-                remove_checkpoint(self.folder / "checkpoints" / "imitation-latest")
+                for stage in ("world_model", "imitation"):
+                    remove_checkpoint(self.folder / "checkpoints" / f"{stage}-latest")
                 self._evaluate("before")
                 finished = self._reinforce(warm)
             if finished:
@@ -346,7 +349,6 @@ class Run:
         save_checkpoint(folder, self.policy, {"update": 0})
         if (shared := shared_warm_start(self.settings)) is not None:
             share_checkpoint(shared, self.policy, {"update": 0})
-        remove_checkpoint(self.folder / "checkpoints" / "warm-latest")
         return self.policy
 
     def _imitate(self, more: list[TokenRow]) -> bool:

@@ -25,7 +25,7 @@ from paw_train.environments import agent_env_maker, has_solver, make_pool, train
 from paw_train.evaluation import world_model
 from paw_train.evaluation.terminal import Display
 from paw_train.evaluation.world_model import Embedder, make_embedder
-from paw_train.policies.checkpoints import cut_logs, find_checkpoint, remove_checkpoint
+from paw_train.policies.checkpoints import cut_logs, find_checkpoint
 from paw_train.policies.local.checkpoint import load_checkpoint, save_checkpoint
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.rollouts.rollout import demonstrations, rollout
@@ -97,7 +97,6 @@ class WorldModelStages:
             return False
         self.measure("learned")
         save_checkpoint(self.folder / "checkpoints" / "world_model", self.policy, {"update": 0})
-        remove_checkpoint(self.folder / "checkpoints" / "world_model-latest")
         return True
 
     def _from_experience(self) -> bool:

@@ -13,6 +13,7 @@ import pytest
 from programs import python
 from typer.testing import CliRunner
 
+from paw_train import evaluate, load_recipe
 from paw_train.cli.program import app
 
 PARROTS = """
@@ -334,3 +335,21 @@ def test_the_same_in_a_process_of_its_own(here: Path) -> None:
         done = python("-m", "paw_train.cli", *command.split(), PYTHONDONTWRITEBYTECODE="1")
         assert (done.returncode, done.stdout) == (2, ""), done.stderr
         assert message in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_what_to_do_next_is_possible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paw_train.train", lambda settings, **_: tmp_path)
+    line = f"Next: open {tmp_path / 'report.html'}; `paw eval {tmp_path}"
+    stopped = CliRunner().invoke(app, ["train", "many_worlds"])
+    assert "The run is in" in stopped.output and "Next" not in stopped.output, "it has no report"
+    (tmp_path / "report.html").touch()
+    assert f"{line} env=alfworld`" in CliRunner().invoke(app, ["train", "many_worlds"]).output
+    assert f"{line}`" in CliRunner().invoke(app, ["train", "smoke"]).output
+    adapter = CliRunner().invoke(app, ["train", "llm", f"model.path={tmp_path}"])
+    assert f"{line} model.lora.base={tmp_path}`" in adapter.output
+
+
+def test_settings_of_a_recipe_are_texts() -> None:
+    for call in (load_recipe, evaluate):
+        with pytest.raises(ValueError, match=r"argument 'key=value', got \['seed=1'\]"):
+            call("smoke", ["seed=1"])  # type: ignore[arg-type]

@@ -63,6 +63,7 @@ def test_how_many_seeds_and_which(tmp_path: Path, seeds: str, expected: set[int]
     out = str(tmp_path / "[out]")
     show = ["compare", "smoke_wm", "--show", "--seeds", seeds, "--out", out]
     result = CliRunner().invoke(app, show)
+    assert "results.json" in result.output and "compare.html" not in result.output, "none is there"
     assert result.exit_code == 0 and f"Results: {out}/smoke_wm/" in result.output, result.output
     said = re.findall(r"-seed(\d+): not begun", result.output + result.stderr)
     assert {int(number) for number in said} == expected

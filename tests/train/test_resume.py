@@ -41,11 +41,25 @@ def test_a_finished_run_goes_on_when_updates_grow(tmp_path: Path) -> None:
     weights = "checkpoints/latest/model/model.safetensors"
     assert (run / weights).read_bytes() == (whole / weights).read_bytes()
     assert (run / "eval_after.json").read_bytes() != first
+    for file in ("tokenizer.json", "tokenizer_config.json", "config.json"):
+        ours, theirs = (r / "checkpoints" / "latest" / "model" / file for r in (run, whole))
+        assert ours.read_bytes() == theirs.read_bytes(), file
     assert _events(run)[0]["changed"] == {"updates": [1, 3]}
     with pytest.raises(ValueError, match="updates, which was 3 and may only grow"):
         _short(tmp_path / "grown", "updates=2")
     with pytest.raises(ValueError, match=r"is finished, and optimizer\.lr was"):
         _short(tmp_path / "grown", "updates=3", "optimizer.lr=0.5")
+
+
+def test_what_a_kill_left_beside_the_end_of_a_stage_is_removed(tmp_path: Path) -> None:
+    learning = ["updates=0", "world_model_learning.method=sft", "world_model_learning.episodes=2"]
+    learning.append("world_model_learning.sft.updates=1")
+    run = _short(tmp_path, *learning)
+    (run / "eval_after.json").unlink()
+    for stage in ("warm", "world_model"):  # killed after the stage was saved
+        shutil.copytree(run / "checkpoints" / stage, run / "checkpoints" / f"{stage}-latest")
+    _short(tmp_path, *learning)
+    assert not list((run / "checkpoints").glob("*-latest"))
 
 
 def test_a_run_records_its_number_of_threads() -> None:

@@ -254,7 +254,10 @@ def load_tokenizer(path: str | Path, **options: Any) -> Any:
     import paw_train.policies.local.token_shift  # noqa: F401 - so that its checkpoints are known
 
     with naming_damage(Place(str(path), options.get("gguf_file"))):
-        return transformers.AutoTokenizer.from_pretrained(path, trust_remote_code=False, **options)
+        found = transformers.AutoTokenizer.from_pretrained(path, trust_remote_code=False, **options)
+    for key in ("is_local", "local_files_only"):  # how it was read: would be saved with it
+        found.init_kwargs.pop(key, None)
+    return found
 
 
 def _read(place: Place, dtype: Any, attention: str | None) -> Any:
