@@ -71,6 +71,8 @@ def train(
         typer.echo(render(make_plan(settings)))
         return
     folder = paw_train.train(settings, fresh=fresh, quiet=quiet)
+    from paw_train.reporting.compare.runs import is_finished, updates_done  # imports torch
+
     typer.echo(f"The run is in {folder}")
     modules = sorted({member.env.id.rpartition(":")[0] for member in settings.members} - {""})
     again = " ".join(["paw eval", str(folder), *(f"--import {name}" for name in modules)])
@@ -81,6 +83,9 @@ def train(
         again += f" model.lora.base={shlex.quote(base)}"
     if (folder / "report.html").exists():  # not of a run that was stopped before it learned
         typer.echo(f"Next: open {folder / 'report.html'}; `{again}` measures it on more tasks")
+    learned = not settings.evaluation.tasks and updates_done(folder) >= settings.updates
+    if settings.engine == "local" and not (learned or is_finished(folder)):
+        raise typer.Exit(130)  # stopped: what follows it in a script wants the whole run
 
 
 @app.command("report", rich_help_panel=TRAINING)

@@ -342,9 +342,12 @@ def test_what_to_do_next_is_possible(tmp_path: Path, monkeypatch: pytest.MonkeyP
     line = f"Next: open {tmp_path / 'report.html'}; `paw eval {tmp_path}"
     stopped = CliRunner().invoke(app, ["train", "many_worlds"])
     assert "The run is in" in stopped.output and "Next" not in stopped.output, "it has no report"
+    assert stopped.exit_code == 130
     (tmp_path / "report.html").touch()
+    (tmp_path / "eval_after.json").touch()
     assert f"{line} env=alfworld`" in CliRunner().invoke(app, ["train", "many_worlds"]).output
-    assert f"{line}`" in CliRunner().invoke(app, ["train", "smoke"]).output
+    finished = CliRunner().invoke(app, ["train", "smoke"])
+    assert finished.exit_code == 0 and f"{line}`" in finished.output
     adapter = CliRunner().invoke(app, ["train", "llm", f"model.path={tmp_path}"])
     assert f"{line} model.lora.base={tmp_path}`" in adapter.output
 
