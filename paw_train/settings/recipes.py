@@ -159,7 +159,20 @@ def _plain_values(text: str) -> Any:
         with suppress(ValueError):
             return json.loads(text)
     # an alias to what contains it would never end
-    return json.loads(json.dumps(yaml.safe_load(text), default=str))
+    return json.loads(json.dumps(yaml.load(text, _OnceEach), default=str))
+
+
+class _OnceEach(yaml.SafeLoader):
+    """Refuses a key that stands twice: the first of its values would be lost."""
+
+    def compose_mapping_node(self, anchor: Any) -> Any:
+        node = super().compose_mapping_node(anchor)
+        names = [key.value for key, _ in node.value]
+        for key, _ in node.value:
+            if names.count(key.value) > 1:
+                problem = f"the key {key.value} stands twice"
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
+        return node
 
 
 def _merged(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
