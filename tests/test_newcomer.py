@@ -103,7 +103,7 @@ def test_from_nothing_to_a_report(tmp_path: Path) -> None:
     assert "reference_solver" in paw("check", "MyMaze", fails=True), "a slip, and it is found"
     source.write_text(text)
     said = shown(check)
-    assert "25 passed." in said and f"paw train embedded env.id={ENV}" in said
+    assert "26 passed." in said and f"paw train embedded env.id={ENV}" in said
     assert "100.0 %" in shown(evaluate)
     page = (tmp_path / "my-maze" / "README.md").read_text()
     assert all(line in page for line in (evaluate, f"paw train embedded env.id={ENV}"))

@@ -317,17 +317,18 @@ def test_every_agent_takes_that_action(agent: str, every: Callable[[str], Respon
 
 
 @pytest.mark.parametrize("stop", [True, False])
-def test_an_answer_that_was_cut_off_is_called_so_without_stop_texts_too(stop: bool) -> None:
+def test_an_answer_that_was_cut_off_is_called_so_without_stop_texts_too(
+    stop: bool, every: Callable[[str], Responses]
+) -> None:
     cut = Response(text="<think>I wonder", finish_reason="length")
     policy = MeteredPolicy(ScriptedPolicy(lambda _: replace(cut)))
     made = make_agent("plain", policy, RolloutSettings(stop_at_tags=stop))
     done: list[Any] = []
-    with fork.registered():
-        interface = made.interface(make_agent_env(fork.ENV, template="generic").template)
-        policy.form = ActionForm(interface["template"])
-        pool = EnvPool(fork.ENV, 1, made.group_size, max_steps=1, **interface)
-        made.run(pool, ["a"], 0, done.append)
-        pool.close()
+    interface = made.interface(make_agent_env(fork.ENV, template="generic").template)
+    policy.form = ActionForm(interface["template"])
+    pool = EnvPool(fork.ENV, 1, made.group_size, max_steps=1, **interface)
+    made.run(pool, ["a"], 0, done.append)
+    pool.close()
     (call,) = policy.take_calls(done[0].episode_id)
     assert (call.acts, call.problem) == (True, "truncated")
 
