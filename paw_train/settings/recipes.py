@@ -159,7 +159,7 @@ def _plain_values(text: str) -> Any:
         with suppress(ValueError):
             return json.loads(text)
     # an alias to what contains it would never end
-    return json.loads(json.dumps(yaml.load(text, _OnceEach), default=str))
+    return json.loads(json.dumps(_OnceEach(text).get_single_data(), default=str))
 
 
 class _OnceEach(yaml.SafeLoader):
