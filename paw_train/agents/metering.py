@@ -185,15 +185,13 @@ class _MeteredSession:
         return responses
 
     def _formed(self, request: Request) -> Request:
-        form = self.policy.form
-        if form is None or request.episode.endswith(REFLECTION):
-            return request
-        return form.request(request, self._said.get(request.episode, ()))
+        form = self.policy.form if _acts(request) else None
+        return form.request(request, self._said.get(request.episode, ())) if form else request
 
     def _take(self, request: Request, response: Response) -> None:
         if response.finish_reason is None and response.ids:
             response.finish_reason = self._ending(response)
-        acts = not request.episode.endswith(REFLECTION)
+        acts = _acts(request)
         form = self.policy.form if acts else None
         problem = problem_of(response, form) if form else None
         tokens = self.policy.tokens(request, response)
@@ -209,6 +207,10 @@ class _MeteredSession:
         ended = self.policy.chat is not None and response.ids[-1] in self.policy.chat.end_ids
         stopped = any(response.text.endswith(text) for text in self.sampling.stop)
         return "stop" if whole or ended or stopped else "length"
+
+
+def _acts(request: Request) -> bool:
+    return not request.episode.endswith(REFLECTION)
 
 
 class MeteredPool(EnvPool):

@@ -14,6 +14,7 @@ from annotated_types import Interval
 from pydantic import field_validator, model_validator
 
 from paw_gym import __version__
+from paw_gym.internals.files import user_path
 from paw_train.settings.algorithm import AlgorithmSettings, ObjectiveSettings, OptimizerSettings
 from paw_train.settings.base import AtLeastZero, Count, Group, Positive, Seed, Text
 from paw_train.settings.env import (
@@ -137,7 +138,7 @@ class Settings(Group):
     @field_validator("out", "warm_starts")
     @classmethod
     def _of_home(cls, path: str | None) -> str | None:
-        return None if path is None else os.path.expanduser(path)
+        return None if path is None else str(user_path(path))
 
     @model_validator(mode="after")
     def _check(self) -> Self:
