@@ -8,9 +8,8 @@ env = FromGymnasium("Taxi-v4", describe, ["south", "north", "east", "west", "pic
 
 from __future__ import annotations
 
-import copy
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -19,7 +18,6 @@ import numpy as np
 from paw_gym.core import AgentDefaults, Outcome, Task
 from paw_gym.generated import sampled_tasks
 from paw_gym.internals.canonical import canonical, is_json
-from paw_gym.internals.tabular import TransitionTable
 from paw_gym.replayed import ReplayedEnv
 
 
@@ -30,14 +28,10 @@ class FromGymnasium(ReplayedEnv):
     the seed of its reset and its actions. To register it under an id, make a subclass whose constructor
     calls this one.
 
-    An environment with a table of transitions (``P``) and the number of its state (``s``), as Gymnasium's toy
-    worlds have them, comes with an expert: the policy with the greatest expected reward.
-
     Args:
         describe: ``describe(env, observation)``, the text that the agent sees; ``env`` is unwrapped.
         actions: a name for each action, in the order of its action space.
-        possible: ``possible(env)``, the numbers of the actions that make sense now; ``None``: those that can
-            change something, if there is a table of transitions, else all.
+        possible: ``possible(env)``, the numbers of the actions that make sense now; ``None``: all.
         succeeded: ``succeeded(total_reward)``, asked when the environment itself ends an episode.
         split: ``train``, ``valid`` or ``test``; no seed of one is in another.
         env_kwargs: arguments of the environment; a part of the tasks' ids.
@@ -67,8 +61,6 @@ class FromGymnasium(ReplayedEnv):
         self._inner: Any = gym.make(env, disable_env_checker=True, **env_kwargs).unwrapped
         self._names, self._first = list(actions), _first_action(env, self._inner, actions)
         self._describe, self._possible, self._succeeded = describe, possible, succeeded
-        table = getattr(self._inner, "P", None)  # in other environments it may be anything
-        self._transitions = TransitionTable(table) if isinstance(table, Mapping) else None
         self._total = 0.0
         named = "".join(f",{k}={_shown(env, k, env_kwargs[k])}" for k in sorted(env_kwargs))
         tasks = sampled_tasks(
@@ -98,57 +90,9 @@ class FromGymnasium(ReplayedEnv):
         return self._outcome(observation, float(reward), valid, **ends)
 
     def _admissible(self) -> list[str]:
-        if self._possible is not None:
-            return [self._names[number - self._first] for number in self._possible(self._inner)]
-        if (table := self._table) is not None:
-            return [self._names[number] for number in table.useful(int(self._inner.s))]
-        return list(self._names)
-
-    def expert(self) -> Callable[[], str]:
-        """Acts by the table of transitions, which does not say what will be sampled, if there is one."""
-        return super().expert() if self._table is None else self._advice
-
-    def _advice(self) -> str:
-        self.catch_up()
-        return self._names[self._require_table().best(int(self._inner.s))]
-
-    def reference_solution(self) -> list[str]:
-        """Actions that succeed, found by looking ahead at what will be sampled: a proof, not an example.
-
-        It assumes one number a step, as Gymnasium's toy worlds sample. If another environment does otherwise,
-        it gives what the expert will do; empty if that fails, too.
-        """
-        self.catch_up()
-        table, left = self._require_table(), self.max_steps - self._steps
-        here, rng = int(self._inner.s), self._inner.np_random
-        plan = table.foreseen(
-            here, rng, left, lambda _, total, over: over and self._succeeded(total), self._total
-        )
-        names = [self._names[number] for number in plan]
-        return names if self._succeeds(names) else self._played_on()
-
-    def _played_on(self) -> list[str]:
-        """The expert's actions from here, in a copy; empty if it fails."""
-        twin, actions, over, success = copy.deepcopy(self), list[str](), False, False
-        while not over:
-            actions.append(twin._advice())
-            _, _, terminated, truncated, info = twin.step(actions[-1])
-            over, success = terminated or truncated, bool(info["success"])
-        twin.close()
-        return actions if success else []
-
-    @property
-    def _table(self) -> TransitionTable | None:
-        """The table, if the environment also says which state it is in (since its first reset)."""
-        return self._transitions if hasattr(self._inner, "s") else None
-
-    def _require_table(self) -> TransitionTable:
-        if (table := self._table) is None:
-            raise NotImplementedError(
-                f"{self.env_id} has no expert: the environment has no table of transitions "
-                "(attributes P and s). Implement reference_solution()."
-            )
-        return table
+        if self._possible is None:
+            return list(self._names)
+        return [self._names[number - self._first] for number in self._possible(self._inner)]
 
     def _outcome(
         self,

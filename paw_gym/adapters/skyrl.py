@@ -12,7 +12,6 @@ messages, ``step(response)`` gives the next ones with ``reward``, ``done`` and `
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from paw_gym.wrappers import AgentInterface, make_agent_env
@@ -95,24 +94,3 @@ def register_skyrl(name: str, env_id: str, **env_kwargs: Any) -> None:
         entry_point="paw_gym.adapters.skyrl:SkyRLTextEnv",
         kwargs={"env_id": env_id, **env_kwargs},
     )
-
-
-def rows(
-    env_id: str, task_ids: Sequence[str], env_class: str, **extras: Any
-) -> list[dict[str, Any]]:
-    """Rows of a data set for SkyRL's trainer: the tasks, each with what ``extras`` must hold.
-
-    Args:
-        env_id: a registered id; goes into the column ``data_source``.
-        extras: more for each row (``seed``, ``max_turns``).
-    """
-    return [
-        {
-            "data_source": env_id,
-            "prompt": [{"role": "user", "content": task_id}],
-            "env_class": env_class,
-            "task_id": task_id,
-            **extras,
-        }
-        for task_id in task_ids
-    ]

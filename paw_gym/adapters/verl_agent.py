@@ -1,9 +1,8 @@
 """verl-agent: our environments as its environment manager, any number of them in one process.
 
-    from paw_gym.adapters.verl_agent import EnvironmentManager, make_envs
+    from paw_gym.adapters.verl_agent import EnvironmentManager
 
     envs = EnvironmentManager("paw_gym/ALFWorld-v0", groups=16, group_size=8, split="train")
-    train_envs, val_envs = make_envs(config)          # in place of verl-agent's own function
 
 Interface of verl-agent's ``EnvironmentManagerBase`` and of its ``TrajectoryCollector``: ``reset`` and
 ``step`` over lists, observations as ``text``, ``image`` and ``anchor``, ``won`` and ``is_action_valid`` in
@@ -20,12 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paw_gym.internals.constructors import creator_of, has_splits
 from paw_gym.pool import EnvPool, Slot
 from paw_gym.transition import Episode
 from paw_gym.wrappers import make_agent_env
-
-__all__ = ["EnvironmentManager", "make_envs", "planned_seeds"]
 
 Observations = dict[str, Any]
 
@@ -233,77 +229,3 @@ def planned_seeds(task_ids: Sequence[str], seed: int) -> dict[str, int]:
     """The seed of each task's episodes, so that those of a group start the same."""
     digests = (hashlib.blake2b(f"{seed}/{i}".encode(), digest_size=4).digest() for i in task_ids)
     return {i: int.from_bytes(d, "big") >> 1 for i, d in zip(task_ids, digests, strict=True)}
-
-
-_NAMES = {
-    "alfworld": "paw_gym/ALFWorld-v0",
-    "webshop": "paw_gym/WebShop-v0",
-    "search": "paw_gym/SearchQA-v0",
-    "sokoban": "paw_gym/Sokoban-v0",
-}
-"""registered ids by words in verl-agent's ``env.env_name``"""
-_VALIDATION = {"eval_in_distribution": "valid_seen", "eval_out_of_distribution": "valid_unseen"}
-"""splits by verl-agent's ``env.alfworld.eval_dataset``"""
-_UNSET: Any = object()
-
-
-def make_envs(config: Any, **agent_kwargs: Any) -> tuple[EnvironmentManager, EnvironmentManager]:
-    """The training and the validation environments of a verl-agent configuration.
-
-    Reads ``env.env_name`` (a registered id, ``module:id``, or a name of verl-agent's), ``env.seed``,
-    ``env.max_steps``, ``env.history_length``, ``env.rollout.n``, ``env.alfworld.eval_dataset``,
-    ``data.train_batch_size`` and ``data.val_batch_size``. Validation goes through its split in order.
-
-    Args:
-        config: attributes or keys, such as an OmegaConf object.
-        agent_kwargs: further settings of ``make_agent_env``, such as ``data_dir``.
-
-    Raises:
-        ValueError: a key is missing, or no environment is known by the name.
-    """
-    name, seed = str(_at(config, "env.env_name")), int(_at(config, "env.seed", 0))
-    env_id = name if creator_of(name) is not None else _known(name)
-    shared = {
-        "max_steps": int(_at(config, "env.max_steps")),
-        "history_length": int(_at(config, "env.history_length")),
-        **agent_kwargs,
-    }
-    train, held_out = shared, shared
-    if has_splits(env_id):
-        wanted = str(_at(config, "env.alfworld.eval_dataset", "eval_in_distribution"))
-        own = getattr(creator_of(env_id), "held_out_splits", ("valid_seen",))[0]
-        split = _VALIDATION.get(wanted, wanted) if "ALFWorld" in env_id else own
-        train, held_out = {"split": "train", **shared}, {**shared, "split": split}
-    size = max(1, int(_at(config, "env.rollout.n")))  # verl-agent's own: below 1, no groups
-    groups, tested = (int(_at(config, f"data.{key}_batch_size")) for key in ("train", "val"))
-    first = EnvironmentManager(env_id, groups, size, seed=seed, **train)
-    try:
-        probe = EnvPool(env_id, **held_out)
-        ids = list(probe.tasks.ids)
-        probe.close()
-        second = EnvironmentManager(env_id, tested, 1, seed=seed, task_ids=ids, **held_out)
-    except BaseException:
-        first.close()
-        raise
-    return first, second
-
-
-def _known(name: str) -> str:
-    found = [env_id for word, env_id in _NAMES.items() if word in name.lower()]
-    if not found:
-        raise ValueError(
-            f"env.env_name={name!r}: expected a registered id such as 'paw_gym/ALFWorld-v0', or a name with "
-            f"{', '.join(_NAMES)} in it."
-        )
-    return found[0]
-
-
-def _at(config: Any, path: str, default: Any = _UNSET) -> Any:
-    value = config
-    for part in path.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else getattr(value, part, None)
-        if value is None:
-            if default is _UNSET:
-                raise ValueError(f"The configuration lacks {path}.")
-            return default
-    return value

@@ -12,7 +12,7 @@ import numpy as np
 import skyrl_gym
 
 from paw_gym import make_agent_env
-from paw_gym.adapters.skyrl import register_skyrl, rows
+from paw_gym.adapters.skyrl import register_skyrl
 
 ENV = "paw_gym/ALFWorld-v0"
 register_skyrl("paw_test_alfworld", ENV, split="valid_seen")
@@ -52,13 +52,6 @@ def test_turns_are_limited_and_metrics_add_up() -> None:
     kind = type(env.unwrapped if hasattr(env, "unwrapped") else env)
     combined = kind.aggregate_metrics([env.get_metrics()] * 2)
     assert combined["success"] == 0.0 and combined["turns"] == 2.0
-
-
-def test_rows_lead_to_their_tasks() -> None:
-    ids = list(make_agent_env(ENV, split="valid_seen").tasks.ids)[:2]
-    for row, task_id in zip(rows(ENV, ids, "paw_test_alfworld", seed=1), ids, strict=True):
-        env = skyrl_gym.make(row["env_class"], env_config=None, extras=row)
-        assert env.init(row["prompt"])[1]["task_id"] == task_id
 
 
 def test_extras_as_a_data_frame_gives_them() -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from paw_gym import AgentInterface, Outcome, Task, make_agent_env, register_text_env
-from paw_gym.adapters.verl_agent import EnvironmentManager, make_envs
+from paw_gym import AgentInterface, make_agent_env
+from paw_gym.adapters.verl_agent import EnvironmentManager
 
 ENV = "paw_gym/ALFWorld-v0"
 
@@ -71,30 +70,11 @@ def test_groups_lie_next_to_each_other_and_start_the_same() -> None:
     assert EnvironmentManager(ENV, groups=3, group_size=2, seed=6, split="train").reset()[0] != obs
 
 
-def configured(name: str, **data: int) -> Any:
-    env = {"env_name": name, "max_steps": 4, "history_length": 2, "rollout": {"n": 1}}
-    return {"env": env, "data": {"train_batch_size": 1, "val_batch_size": 1, **data}}
-
-
 def test_validation_goes_through_its_tasks_in_order() -> None:
-    given = configured("alfworld/AlfredTWEnv", train_batch_size=2, val_batch_size=3)
-    env = {**given["env"], "seed": 1, "alfworld": {"eval_dataset": "eval_in_distribution"}}
-    config = SimpleNamespace(env=SimpleNamespace(**env), data=given["data"])
-    config.env.rollout = SimpleNamespace(n=2)
-    train, val = make_envs(config)
-    assert (train.num_processes, val.num_processes) == (4, 3)
     ids = list(make_agent_env(ENV, split="valid_seen").tasks.ids)
-    seen = [info["task_id"] for _ in range(2) for info in val.reset()[1]]
-    assert seen == ids[:6]
-    config.env.rollout.n = -1  # verl-agent's way to say: no groups
-    assert make_envs(config)[0].num_processes == 2
-    config.env.env_name = "chess"
-    with pytest.raises(ValueError, match="'chess': expected a registered id"):
-        make_envs(config)
-    del config.data["val_batch_size"]
-    config.env.env_name = ENV
-    with pytest.raises(ValueError, match="lacks data.val_batch_size"):
-        make_envs(config)
+    envs = EnvironmentManager(ENV, groups=3, task_ids=ids[:5], split="valid_seen")
+    seen = [info["task_id"] for _ in range(2) for info in envs.reset()[1]]
+    assert seen == [*ids[:5], ids[0]]
 
 
 def test_an_invalid_action_costs_nothing_here() -> None:
@@ -126,22 +106,6 @@ def test_wrong_numbers_and_rows_are_named() -> None:
         EnvironmentManager(ENV, groups=2, task_ids=[])
 
 
-def chat(task: Task, rng: Any) -> Any:
-    yield Outcome("Hello.")
-    yield Outcome("Bye.", reward=1.0, terminated=True, success=True)
-
-
-def test_a_registered_id_is_that_environment_whatever_words_are_in_it(
-    own_environments: None,
-) -> None:
-    for name in ("tests/Chat-v0", "tests/SearchHouse-v0"):
-        register_text_env(name, chat, tasks=[Task("a", "Say hello.")])
-        for envs in make_envs(configured(name)):
-            assert envs.reset()[0]["anchor"] == ["Hello."]
-    found = make_envs(configured("paw_gym:paw_gym/Sokoban-v0"))
-    assert [envs.reset()[1][0]["task_id"].split("/")[0] for envs in found] == ["train", "valid"]
-
-
 def test_a_failed_start_leaves_no_environment_open(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[AgentInterface] = []
     closed: list[AgentInterface] = []
@@ -156,5 +120,5 @@ def test_a_failed_start_leaves_no_environment_open(monkeypatch: pytest.MonkeyPat
     with pytest.raises(KeyError):
         EnvironmentManager(ENV, groups=1, task_ids=["nowhere"])
     with pytest.raises(ValueError, match="at least 1"):
-        make_envs(configured(ENV, val_batch_size=0))
+        EnvironmentManager(ENV, groups=0)
     assert made and {id(env) for env in made} == {id(env) for env in closed}
