@@ -2,7 +2,7 @@
 
 Bounded: a fixed number of examples each, of at most some hundred bytes. Elsewhere: responses of models
 (tests/gym/test_prompts.py), lists of products (tests/webshop/test_catalogue.py), requests to the
-servers (tests/env_servers), archives (tests/gym/test_unpack.py).
+servers (tests/env_servers), archives (tests/gym/test_data.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from paw_gym.data.manifest import Manifest
 from paw_gym.envs.alfworld.errors import GameFileError
 from paw_gym.envs.alfworld.experts import parse_task, read_event
 from paw_gym.envs.alfworld.games import parse_game
@@ -96,7 +95,7 @@ GOALS = json.dumps(
       "query": "q", "product_category": "a > b", "name": "n", "weight": 1}]
 ).encode()  # fmt: skip
 PASSAGES = b'{"id": "1", "contents": "\\"Title\\"\\ntext"}\n{"id": "2", "contents": "more"}\n'
-MANIFEST = b'title = "t"\n[[files]]\nname = "a.zip"\nurls = ["http://x"]\n'
+TEMPLATE = b'first = "{instruction}"\nstep = "{history}"\nown_tags = ["search"]\n'
 RECIPE = b"""name: x
 updates: 3
 env: {id: paw_gym/ALFWorld-v0, kwargs: {max_steps: 6}}
@@ -147,9 +146,6 @@ UNLIKE_EPISODES = (
     b'{"transitions": 3}',
     b'{"env_id": "e", "task_id": "t", "episode_id": "x", "transitions": {"a": 1}}',
 )
-UNLIKE_MANIFESTS = (
-    b'title = "t"\nfiles = [3]', b'title = "t"\n[[files]]\nname = 3\nurls = 4', b'title = "t"\nfiles = "ab"',
-)  # fmt: skip
 UNLIKE_RECIPES = (b"a: [", b"a: &a [*a]", b"base: x\nenv: 3")
 READERS = {
     "episodes": Reader(lambda f: list(read_jsonl(f)), EPISODE, others=UNLIKE_EPISODES),
@@ -166,8 +162,7 @@ READERS = {
     "prices": Reader(text(given_prices), b'{"B0": 3.5}', others=(b'{"a": "x"}',)),
     "corpus": Reader(_corpus, PASSAGES),
     "questions": Reader(read_questions, b'{"id": "q", "question": "?", "golden_answers": ["a"]}\n'),
-    "manifest": Reader(text(lambda t: Manifest.parse(t, "m")), MANIFEST, others=UNLIKE_MANIFESTS),
-    "template": Reader(text(lambda t: PromptTemplate.parse(t, "t")), MANIFEST),
+    "template": Reader(text(lambda t: PromptTemplate.parse(t, "t")), TEMPLATE),
     "argument": Reader(
         text(lambda t: parse_settings([t])), b"split=[a, {b: 1}]", others=(b"a=" + DEEP,)
     ),

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from paw_gym.data.dataset import default_folder, download_dataset, read_receipt, verify_dataset
-from paw_gym.data.fetch import DownloadError
-from paw_gym.data.manifest import DataFile, Manifest, dataset_names, load_manifest
+from paw_gym.data.dataset import (
+    Manifest,
+    dataset_names,
+    default_folder,
+    download_dataset,
+    load_manifest,
+    read_receipt,
+    verify_dataset,
+)
+from paw_gym.data.fetch import DataFile, DownloadError
 
 __all__ = [
     "DataFile",

@@ -4,26 +4,64 @@ from __future__ import annotations
 
 import json
 import shutil
+import stat
 import time
+import tomllib
+import zipfile
 from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from paw_gym.data.fetch import DownloadError, Progress, fetch, fetch_checksums
-from paw_gym.data.manifest import DataFile, Manifest
-from paw_gym.data.unpack import FileRecord, unpack_zip
+from paw_gym.data.fetch import DataFile, DownloadError, Progress, fetch
 from paw_gym.internals.cache import cache_dir
 from paw_gym.internals.files import new_folder, sha256_of, user_path, write_json
 from paw_gym.internals.locks import only_process
+from paw_gym.internals.naming import require_choice
 
 RECEIPT = "paw_receipt.json"
 """in the data folder: what it was made of, and the checksum of every file"""
 _MARGIN = 64 * 2**20
 """bytes that stay free on the disk"""
 _WORKING = "Another process is downloading into {folder}: wait for it, then run this again."
-_STALE = 86_400.0
-"""seconds after which nobody can still be at work in a staging folder"""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A data set: its files, and the addresses that serve them."""
+
+    name: str
+    title: str
+    files: tuple[DataFile, ...]
+    """those named ``.zip`` are extracted into the data folder"""
+    homepage: str = ""
+    licence: str = ""
+    expect: tuple[str, ...] = ()
+    """paths below the data folder that must exist afterwards"""
+    use: str = ""
+    """a line of code that uses the data; ``{folder}`` is the data folder"""
+
+    def with_mirror(self, mirror: str) -> Manifest:
+        """The same files, served side by side below another address; only that address is asked."""
+        base = mirror.rstrip("/")
+        files = tuple(replace(f, urls=(f"{base}/{f.name}",)) for f in self.files)
+        return replace(self, files=files)
+
+
+def dataset_names() -> list[str]:
+    folder = resources.files("paw_gym.data") / "manifests"
+    return sorted(
+        p.name.removesuffix(".toml") for p in folder.iterdir() if p.name.endswith(".toml")
+    )
+
+
+def load_manifest(name: str) -> Manifest:
+    require_choice("data set", name, dataset_names())
+    source = resources.files("paw_gym.data") / "manifests" / f"{name}.toml"
+    data = tomllib.loads(source.read_text(encoding="utf-8"))
+    data["files"] = tuple(DataFile(**f | {"urls": tuple(f["urls"])}) for f in data["files"])
+    return Manifest(name, **data)
 
 
 def default_folder(name: str) -> Path:
@@ -42,20 +80,17 @@ def download_dataset(
     mirror: str | None = None,
     from_folder: Path | None = None,
     force: bool = False,
-    keep_archives: bool = False,
     progress: Progress = _no_progress,
 ) -> Path:
     """Fetches and extracts a data set; returns its folder.
 
     The folder appears when everything in it is there and checked, not before. A download that was
-    interrupted is resumed. A folder that already holds the data set is left as it is. A file whose
-    checksum the manifest does not know has to equal the first one fetched, if ``dest`` records that.
+    interrupted is resumed. A folder that already holds the data set is left as it is.
 
     Args:
         dest: the folder to make; ``None``: ``default_folder``.
-        mirror: fetch from below this address instead (and take checksums from its SHA256SUMS).
+        mirror: fetch from below this address instead.
         from_folder: take the files from this folder instead.
-        keep_archives: leave the archives beside the folder.
 
     Raises:
         DownloadError: a file cannot be obtained, is damaged, or does not fit on the disk.
@@ -77,9 +112,7 @@ def download_dataset(
             )
 
     if mirror is not None:
-        manifest, sums = manifest.with_mirror(mirror), fetch_checksums(mirror)
-        files = tuple(replace(f, sha256=f.sha256 or sums.get(f.name, "")) for f in manifest.files)
-        manifest = replace(manifest, files=files)
+        manifest = manifest.with_mirror(mirror)
     with only_process(store, _WORKING):
         sources = []
         for file in manifest.files:
@@ -87,14 +120,11 @@ def download_dataset(
                 sources.append(_local(file, user_path(from_folder)))
             else:
                 sources.append(_remote(file, store, progress, reserve, manifest.homepage))
-            if not file.sha256:
-                _require_recorded(sources[-1][1], file.name, dest)
         for left in dest.parent.glob(f".{dest.name}.staging-*"):  # of downloads that were killed
-            if time.time() - left.stat().st_mtime > _STALE:
-                shutil.rmtree(left, ignore_errors=True)
+            shutil.rmtree(left, ignore_errors=True)
         with new_folder(dest) as staging:
             _fill(staging, manifest, sources, progress, reserve, fetched=from_folder is None)
-        if from_folder is None and not keep_archives:
+        if from_folder is None:
             shutil.rmtree(store, ignore_errors=True)
     return dest
 
@@ -128,20 +158,6 @@ def _local(file: DataFile, folder: Path) -> tuple[DataFile, Path, str]:
     return file, path, str(path)
 
 
-def _require_recorded(path: Path, name: str, dest: Path) -> None:
-    """Trust on first use, for a file whose checksum nobody knows."""
-    try:
-        archives = (read_receipt(dest) or {"archives": []})["archives"]
-    except ValueError:  # damaged: it records nothing
-        return
-    known = {archive["name"]: archive["sha256"] for archive in archives}
-    if known.get(name, digest := sha256_of(path)) != digest:
-        raise DownloadError(
-            f"{name} is another file than the one that came first: its sha256 is {digest}, and "
-            f"{dest / RECEIPT} records {known[name]}. Remove {dest} to accept the new one."
-        )
-
-
 def _remote(
     file: DataFile, store: Path, progress: Progress, reserve: Callable[[int], None], homepage: str
 ) -> tuple[DataFile, Path, str]:
@@ -170,13 +186,12 @@ def _fill(
     reserve: Callable[[int], None],
     fetched: bool,
 ) -> None:
-    contents: dict[str, FileRecord] = {}
     archives = []
     for file, path, origin in sources:
         digest, size = sha256_of(path), path.stat().st_size
-        if file.unpack == "zip":
+        if path.suffix == ".zip":
             try:
-                contents.update(unpack_zip(path, staging, progress, reserve))
+                unpack(path, staging, progress, reserve)
             except DownloadError:
                 if fetched and not file.sha256:
                     path.unlink()  # nothing vouches for it: the next run fetches it anew
@@ -184,7 +199,6 @@ def _fill(
         else:
             reserve(size)
             shutil.copyfile(path, staging / file.name)
-            contents[file.name] = (size, digest)
         archives.append(
             {
                 "name": file.name,
@@ -201,9 +215,50 @@ def _fill(
         "dataset": manifest.name,
         "made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "archives": archives,
-        "files": {name: list(contents[name]) for name in sorted(contents)},
+        "files": {
+            path.relative_to(staging).as_posix(): [path.stat().st_size, sha256_of(path)]
+            for path in sorted(staging.rglob("*"))
+            if path.is_file()
+        },
     }
     write_json(staging / RECEIPT, receipt)
+
+
+def unpack(
+    archive: Path, staging: Path, progress: Progress, reserve: Callable[[int], None]
+) -> None:
+    """Extracts a zip archive.
+
+    Raises:
+        DownloadError: it is damaged or encrypted, or holds a path that leads out of the folder; then nothing
+            was extracted.
+    """
+    try:
+        with zipfile.ZipFile(archive) as source:
+            members = [member for member in source.infolist() if not member.is_dir()]
+            for member in members:
+                _require_inside(member, archive)
+            done, total = 0, sum(member.file_size for member in members)
+            reserve(total)
+            for member in members:
+                source.extract(member, staging)
+                done += member.file_size
+                progress(f"extracting {archive.name}", done, total)
+    except (DownloadError, OSError):
+        raise
+    except Exception as error:  # the fields of an archive make zipfile raise anything
+        raise DownloadError(f"{archive.name} is damaged: {error}.") from error
+
+
+def _require_inside(member: zipfile.ZipInfo, archive: Path) -> None:
+    path = PurePosixPath(member.filename)
+    odd = "\\" in member.filename or ":" in path.parts[0] if path.parts else True
+    link = stat.S_ISLNK(member.external_attr >> 16)
+    if odd or link or path.is_absolute() or ".." in path.parts:
+        raise DownloadError(
+            f"{archive.name} holds {member.filename!r}, which leads out of the data folder "
+            "(or is a link). Nothing was extracted."
+        )
 
 
 def read_receipt(folder: Path) -> dict[str, Any] | None:

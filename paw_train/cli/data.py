@@ -61,9 +61,6 @@ def download(
         typer.Option(metavar="DIR", help="Take the files from this folder instead of the network."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace existing output.")] = False,
-    keep_archives: Annotated[
-        bool, typer.Option("--keep-archives", help="Keep the archives beside the data folder.")
-    ] = False,
 ) -> None:
     """Download a data set. An interrupted download continues where it stopped."""
     from rich.progress import TaskProgressColumn
@@ -84,7 +81,6 @@ def download(
             mirror=mirror,
             from_folder=from_folder,
             force=force,
-            keep_archives=keep_archives,
             progress=progress,
         )
     where = escape(str(folder))
@@ -97,7 +93,7 @@ def download(
         if unknown:
             console.print(
                 f"[yellow]No checksum is known for {', '.join(unknown)}[/yellow]: what came is "
-                "recorded, and `paw data verify` and later downloads are held to it."
+                "recorded, and `paw data verify` compares with it."
             )
     if manifest.use:
         console.print(f"Use it: {manifest.use.format(folder=folder)}", markup=False)
