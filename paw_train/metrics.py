@@ -156,31 +156,6 @@ CATALOGUE: Mapping[str, Mapping[str, list[Metric]]] = {
             Metric("ratio_mean", "mean over the action tokens", label="mean", log=True),
             Metric("ratio_min", "lowest of an action token", label="lowest", merge="min", log=True),
         ],
-        "Staleness": [
-            Metric(
-                "staleness",
-                "updates by which the policy that sampled was behind",
-                smooth=False,
-                optional=True,
-            )
-        ],
-        "Importance weight": [
-            Metric(
-                "importance_mean",
-                "of an action token, policy before the update to policy that sampled, truncated",
-                label="mean",
-                optional=True,
-            ),
-            Metric("importance_min", "lowest of an action token", label="lowest", optional=True),
-        ],
-        "Truncated importance weights": [
-            Metric(
-                "importance_capped",
-                "action tokens whose weight was truncated",
-                "share",
-                optional=True,
-            )
-        ],
         "Learning rate": [Metric("lr", "of the update", smooth=False)],
         "Skipped steps": [
             Metric("skipped", "optimizer steps without a finite gradient", "share", optional=True)
@@ -228,18 +203,11 @@ CATALOGUE: Mapping[str, Mapping[str, list[Metric]]] = {
         "Seconds per update": [
             Metric(
                 "seconds_rollout",
-                "of rollouts, as far as training waited for them",
+                "of rollouts",
                 "seconds",
                 label="rollout",
             ),
             Metric("seconds_train", "of training", "seconds", label="training"),
-            Metric(
-                "seconds_sampling",
-                "of rollouts beside training, from first to last",
-                "seconds",
-                label="rollout beside training",
-                optional=True,
-            ),
         ],
         "Tokens per update": [Metric("tokens", "in the rows that are learned from", "tokens")],
         "Sampled tokens": [

@@ -36,9 +36,6 @@ class Signals:
     """[A] log-ratio of each sampled token to the reference policy, in nats"""
     entropy: Tensor | None = None
     """[N] full-vocabulary action entropy"""
-    sampled_entropy: Tensor | None = None
-    """[N] action entropy from the log-probabilities at sampling time, if those of the rows have been
-    replaced by another policy's"""
     values: Tensor | None = None
     """[A] the critic's values before each action token; with ``level: turn`` before each action's first"""
 
@@ -102,25 +99,13 @@ def prepare(
         metrics |= _by_environment(pool, plan, entropy, groups)
     if estimator.grouped:
         metrics["penalty_share"] = _penalty_share(pool, advantages)
-    rows = _with_advantages(pool, advantages if by_token else advantages[pool.turn])
+    columns = pool.by_row(advantages if by_token else advantages[pool.turn])
+    rows = [replace(row, advantage=own) for row, own in zip(pool.rows, columns, strict=True)]
     if targets is not None:
         rows = _with_targets(rows, pool, targets)
     rows = _with_weights(rows, pool, plan, world_model, ask)
     rows = [trimmed(row, objective.log_observations) for row in rows]
     return Prepared(rows, metrics, advantages.float(), plan, entropy, groups[pool.episode])
-
-
-def _with_advantages(pool: Pool, advantages: Tensor) -> list[TokenRow]:
-    """The pool's rows with advantages [A], multiplied by importance weights.
-
-    The clipped surrogate is linear in the advantage, clip included, if the factor is above 0.
-    """
-    rows = []
-    for row, own in zip(pool.rows, pool.by_row(advantages), strict=True):
-        if row.importance is not None:
-            own = [a * factor for a, factor in zip(own, row.importance, strict=True)]
-        rows.append(replace(row, advantage=own, importance=None))
-    return rows
 
 
 def _with_targets(rows: Sequence[TokenRow], pool: Pool, targets: Tensor) -> list[TokenRow]:
@@ -283,8 +268,6 @@ def _action_entropy(pool: Pool, world_model: WorldModelSettings, signals: Signal
     """[N] the entropy that transitions are selected by."""
     if world_model.enabled and world_model.entropy == "full":
         return _needed(signals.entropy, "entropy")
-    if signals.sampled_entropy is not None:
-        return signals.sampled_entropy
     return sampled_entropy(pool)
 
 

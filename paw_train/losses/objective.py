@@ -33,7 +33,6 @@ __all__ = [
     "combined_loss",
     "k3_divergence",
     "merge_metrics",
-    "truncated_importance",
 ]
 
 MAX_LOG_RATIO = 20.0
@@ -95,39 +94,6 @@ def clipped_surrogate(
     free = -ratio * weight
     held = -ratio.clamp(1 - clip_low, 1 + clip_high) * weight
     return Surrogate(torch.maximum(free, held), ratio, held > free)
-
-
-def truncated_importance(
-    old_logp: FloatArray, sampled_logp: FloatArray, mask: FloatArray, cap: float
-) -> Tensor:
-    """Importance weights of tokens that another policy than the old one sampled, truncated at `cap`.
-
-    `min(exp(old_logp - sampled_logp), cap)`. Times the clipped surrogate, they give the decoupled objective
-    of Hilton et al. (2021, "Batch size-invariance for policy optimization"): the ratio is clipped around
-    the old (proximal) policy, the expectation is corrected for the one that sampled. The truncation
-    (Ionides 2008; by token: Yao et al. 2025, "TIS") bounds the variance and biases towards the sampling
-    policy.
-
-    Args:
-        old_logp: [B, T] under the policy that the update starts from.
-        sampled_logp: [B, T] under the policy that sampled, when it did.
-        mask: [B, T] 1 on action tokens.
-        cap: largest weight, 1 or more.
-
-    Returns:
-        [B, T] without gradient, 1 outside the mask.
-
-    Raises:
-        ValueError: the cap is below 1.
-    """
-    if cap < 1:
-        raise ValueError(
-            f"`cap` is {cap}: 1 or more, or tokens at their own policy are scaled down."
-        )
-    old = as_float(old_logp, "old_logp", ndim=2).detach()
-    tokens = as_mask(mask, "mask", like=old)
-    sampled = as_float(sampled_logp, "sampled_logp", ndim=2).detach()
-    return _bounded(torch.where(tokens, old - sampled, 0.0)).exp().clamp(max=cap)
 
 
 def k3_divergence(logp: FloatArray, ref_logp: FloatArray, mask: FloatArray) -> Tensor:

@@ -38,8 +38,6 @@ class TokenRow:
     none. A token of an observation that no loss may read has a turn and is context"""
     logprob: list[float] = field(default_factory=list)
     """of each action token when it was sampled, in nats; 0 elsewhere"""
-    importance: list[float] | None = None
-    """weight of each action token, if a policy other than that of ``logprob`` sampled it"""
     advantage: list[float] | None = None
     """factor of each action token's surrogate"""
     wm_weight: list[float] | None = None

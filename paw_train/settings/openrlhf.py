@@ -12,8 +12,8 @@ from paw_train.settings.base import Count, Group, Positive
 class OpenRLHFSettings(Group):
     """The layout of a run on OpenRLHF (``engine: openrlhf``).
 
-    It does not change what is learned, except for ``old_logprobs`` and ``max_staleness``. Batch
-    sizes, learning rates and losses are the ordinary settings of a run.
+    It does not change what is learned, except for ``old_logprobs``. Batch sizes, learning rates and losses
+    are the ordinary settings of a run.
     """
 
     nodes: Positive = 1
@@ -40,11 +40,7 @@ class OpenRLHFSettings(Group):
     update; 0: never; null: every 10 updates, or never if ``tensor_parallel`` splits every engine"""
     old_logprobs: Literal["actor", "rollout"] = "actor"
     """source of the sampled tokens' log-probabilities for the ratio and the action entropy: ``actor``
-    recomputes them in the trainer's own arithmetic, ``rollout`` takes vLLM's. With ``max_staleness``, the
-    entropy is in either case that of the policy that sampled, from vLLM's log-probabilities"""
-    max_staleness: Count = 0
-    """maximum number of updates by which the policy of a rollout may be behind the one that learns from it;
-    0: rollouts and training take turns; above 0: they run at the same time, and vLLM needs its own GPUs"""
+    recomputes them in the trainer's own arithmetic, ``rollout`` takes vLLM's"""
     restarts: Count = 3
     """number of automatic restarts from the last checkpoint after a process of the run has died"""
     gpu: str = "h100"
@@ -80,12 +76,6 @@ class OpenRLHFSettings(Group):
         if self.checksum_every is not None:
             return self.checksum_every
         return 10 if self.tensor_parallel == 1 else 0
-
-    @property
-    def importance_truncation(self) -> float | None:
-        """Largest importance weight of a token that an older policy sampled; ``None``: no token has one."""
-        # with `rollout` the ratio to vLLM's own log-probabilities is the importance ratio already
-        return 2.0 if self.max_staleness and self.old_logprobs == "actor" else None
 
     @property
     def vllm_engines(self) -> int:

@@ -95,8 +95,7 @@ def _check(rows: list[dict[str, Any]]) -> None:
         assert row["grad_norm"] > 0
         # at the first optimiser step the policy is the one that sampled
         assert row["ratio_mean"] == pytest.approx(1.0, abs=0.2)
-        # of the arithmetic alone, where the policy is the one that sampled
-        assert row["logprob_gap"] < 0.1 or row.get("staleness")
+        assert row["logprob_gap"] < 0.1
         assert row["seconds_rollout"] > 0
     assert rows[0]["wm_term"] > 0
     assert any(row["policy_loss"] != 0 for row in rows), "no group's returns ever differed"
@@ -273,34 +272,3 @@ def test_a_broken_weight_update_stops_the_run(out: Path) -> None:
     assert not (out / "broken" / "checkpoints" / "model" / "config.json").exists()
     assert not (out / "broken" / "metrics.jsonl").exists()
     assert not (out / "broken" / "restarts.jsonl").exists()
-
-
-def test_rollouts_beside_training_are_one_update_behind(out: Path) -> None:
-    """GRPO, dialogues, two engines, asynchronous; one dies."""
-    _run(
-        out,
-        "name=async",
-        "updates=5",
-        "checkpoint_every=1",
-        "evaluation.every=5",
-        "evaluation.tasks=3",
-        "openrlhf.engines=2",
-        "openrlhf.max_staleness=1",
-        PAW_FAULTS=f"{out / 'async-faults'};3:die",
-    )
-    rows = _records(out, "async")
-    _check(rows)
-    assert [row["update"] for row in rows] == [1, 2, 3, 4, 5]
-    # groups sampled ahead died with the run, and are sampled anew by the checkpoint's policy
-    assert [row["restarts"] for row in rows] == [0, 0, 1, 1, 1]
-    assert [row["staleness"] for row in rows] == [0, 1, 0, 1, 1]
-    for row in rows:
-        # truncation takes a little off the mean, which is 1
-        assert row["importance_mean"] == pytest.approx(1.0, abs=0.2)
-        assert row["seconds_sampling"] > 0
-    # the policies that sampled were really older ones
-    gaps = {stale: [r["logprob_gap"] for r in rows if r["staleness"] == stale] for stale in (0, 1)}
-    assert max(gaps[0]) < min(gaps[1])
-    # the last validation is of the policy after the last update
-    [validation] = _records(out, "async", "validation")
-    assert (validation["update"], validation["n"], validation["errors"]) == (5, 4, 0)

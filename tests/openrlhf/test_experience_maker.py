@@ -120,9 +120,7 @@ def test_what_openrlhfs_actor_scores_is_worth_what_the_local_engine_finds(
     monkeypatch: pytest.MonkeyPatch, algorithm: str, conversation: bool, old: str
 ) -> None:
     """By the forward passes of either engine, in float32."""
-    # vLLM's own log-probabilities are an importance ratio already
-    stale = ("openrlhf.max_staleness=1", "openrlhf.colocate=none") if old == "rollout" else ()
-    changes = (f"algorithm.name={algorithm}", f"openrlhf.old_logprobs={old}", *stale)
+    changes = (f"algorithm.name={algorithm}", f"openrlhf.old_logprobs={old}")
     settings = _settings("rollout.temperature=0.8", *changes)
     policy = word_policy(["red"])
     actor = Actor(policy.model, temperature=0.8)
@@ -151,33 +149,6 @@ def test_what_openrlhfs_actor_scores_is_worth_what_the_local_engine_finds(
     threshold = pytest.approx(wanted.metrics["entropy_threshold"], rel=1e-5)
     assert maker.metrics["entropy_threshold"] == threshold
     assert maker.metrics["logprob_gap"] > 0
-    assert "importance_mean" not in maker.metrics
-
-
-def test_a_stale_batch_is_selected_by_the_policy_that_sampled_and_weighed_against_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    settings = _settings("openrlhf.max_staleness=1", "openrlhf.colocate=none")
-    maker, batches = _made(monkeypatch, settings)
-    scored, _, _ = maker.scored_pool(made_up(False, EPISODES))
-    pool = _pool()  # with the log-probabilities at sampling
-    wanted = _prepared(pool, settings)
-    assert 0 < (wanted.plan.weights > 0).sum() < 8
-    old = _by_ids(pool)
-    assert torch.allclose(scored.logprob, old)
-    ratios = (old - pool.logprob).exp()
-    importance = pool.at_actions([row.importance for row in scored.rows])
-    assert torch.allclose(importance, ratios.clamp(max=2.0))
-    for number, batch, own in _turns(batches):
-        expected = wanted.advantages[number] * importance[pool.turn == number]
-        assert torch.allclose(batch.advantage[own & batch.action], expected)
-        weight = batch.wm_weight[own].sum().item()  # no ratio belongs here
-        assert weight == pytest.approx(wanted.plan.weights[number].item())
-    # by the actor's arithmetic another set would be selected: the test can tell them apart
-    other = _prepared(_with(pool, old), settings)
-    assert not torch.equal(other.plan.weights > 0, wanted.plan.weights > 0)
-    assert maker.metrics["importance_capped"] == pytest.approx((ratios >= 2).float().mean().item())
-    assert maker.metrics["importance_mean"] == pytest.approx(importance.mean().item())
 
 
 @pytest.mark.parametrize("level", ["turn", "token"])

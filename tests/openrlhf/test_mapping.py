@@ -83,7 +83,6 @@ def test_a_setting_becomes_an_option(override: str, option: str, value: Any) -> 
         "optimizer.measure_gradients=true",
         "openrlhf.checksum_every=1 openrlhf.tensor_parallel=2",
         "model.lora.rank=8 openrlhf.zero_stage=3",
-        "openrlhf.max_staleness=1",  # with all on the same GPUs
         "openrlhf.engines=3",
         "openrlhf.tensor_parallel=3",
         "openrlhf.zero_stage=1",
@@ -92,15 +91,6 @@ def test_a_setting_becomes_an_option(override: str, option: str, value: Any) -> 
 def test_what_cannot_be_done_is_refused_by_name(override: str) -> None:
     with pytest.raises(ValueError, match=override.partition("=")[0].replace(".", r"\.")):
         require_possible(_settings(*override.split()))
-
-
-def test_stale_tokens_are_weighed_unless_the_ratio_is_to_vllms_own() -> None:
-    beside = ("openrlhf.colocate=actor_ref", "openrlhf.max_staleness=1")
-    cases = {(): None, beside: 2.0}
-    cases |= {(*beside, "openrlhf.old_logprobs=rollout"): None}
-    for changes, cap in cases.items():
-        require_possible(_settings(*changes))
-        assert _settings(*changes).openrlhf.importance_truncation == cap
 
 
 def test_all_refusals_come_at_once_and_too_many_ranks_are_one() -> None:
@@ -123,7 +113,7 @@ def test_a_critic_becomes_options() -> None:
 def test_an_extra_option_must_not_contradict_a_setting() -> None:
     with pytest.raises(ValueError, match=r"extra\.actor\.adam\.lr"):
         options(_settings("openrlhf.extra={actor.adam.lr: 1.0}"))
-    with pytest.raises(ValueError, match=r"extra\.train\.async_enable.*Use openrlhf.max_staleness"):
+    with pytest.raises(ValueError, match=r"extra\.train\.async_enable"):
         options(_settings("openrlhf.extra={train.async_enable: true}"))
 
 

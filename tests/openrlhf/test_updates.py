@@ -17,7 +17,6 @@ if not os.environ.get("PAW_CLUSTER_TESTS"):
 
 from openrlhf.trainer import ppo_trainer
 from openrlhf.trainer.ray import vllm_engine
-from servers import wait_until
 from torchdata.stateful_dataloader import StatefulDataLoader
 from trajectories import made_up
 
@@ -30,7 +29,6 @@ from paw_train.training.openrlhf.episodes import GroupLabel, response, training_
 from paw_train.training.openrlhf.weights import LogprobGapError, Sums
 
 TRAINED = Sums(1.0, 2.0, 3.0)
-BESIDE = ("openrlhf.colocate=none", "openrlhf.max_staleness=2")
 
 
 class Promise:
@@ -48,16 +46,12 @@ class Engine:
         self.episodes: list[GroupLabel] = []
         self.sent: list[int] = []
         """bytes that went out with each episode"""
-        self.versions: list[int | None] = []
-        """of its weights, at each time that they are asked for"""
 
     def __getattr__(self, name: str) -> Any:
         def remote(*values: Any, **given: Any) -> Any:
             self.log.append(" ".join(["engine", name, *map(str, values), *given.get("tags", ())]))
             if name == "generate_responses":
                 return Promise([self._response(given)])
-            if name == "policy_version":
-                return self.versions.pop(0)
             return [list(TRAINED)] if name == "weight_sums" else None
 
         return SimpleNamespace(remote=remote)
@@ -116,12 +110,10 @@ def _generator(
     env = agent_env_maker(made.run.env, made.run.env.train_split)()
     labels = [group.to_json() for group in training_groups(env.tasks, made.run)]
     rows = [(None, [f"train/{i}"], [label], [None]) for i, label in enumerate(labels)]
-    made.prompts_dataloader = _loader(rows)
+    made.prompts_dataloader = StatefulDataLoader(
+        rows, batch_size=1, collate_fn=lambda found: found[0]
+    )
     return made
-
-
-def _loader(rows: Any) -> StatefulDataLoader:
-    return StatefulDataLoader(rows, batch_size=1, collate_fn=lambda found: found[0])
 
 
 def _update(generator: Any) -> list[Trajectory]:
@@ -193,58 +185,11 @@ def test_further_groups_are_of_their_update(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(later) == 9 and not seeds & later
 
 
-def test_a_rollout_beside_training_knows_its_policy_and_its_place(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    generator = _generator(monkeypatch, 2, *BESIDE)
-    for engine in generator.vllm_engines:
-        engine.versions = [0, 0, 7, 7, 8, 8]
-    loader = generator.prompts_dataloader
-    rows, checkpointed = list(loader), trainer.TakenRollouts(loader, generator)
-    versions, positions = [], []
-    for update in range(2):
-        labels = [GroupLabel.from_json(label) for _, _, [label], _ in rows]
-        tasks = {label.task_id for label in labels if label.update == update}
-        assert {t.episode.task_id for t in _update(generator)} == tasks
-        assert len(generator.taken.sampled) == 12
-        versions.append(generator.taken.version)
-        positions.append(checkpointed.state_dict())
-    assert versions == [0, 7]
-    # behind what was learned from: a resumed run samples the rest anew
-    resumed = trainer.TakenRollouts(_loader(rows), generator)
-    resumed.load_state_dict(positions[0])
-    assert list(resumed.loader) == rows[3:]
-    assert len(resumed) == 6
-    nothing, _, _, exhausted = generator.generate_samples()
-    assert exhausted and not nothing
-
-
-@pytest.mark.parametrize(
-    ("answers", "message"),
-    [
-        ([[0, 0], [0, 1]], r"after \[0, 1\] updates"),
-        ([[0, None], [0, 0]], r"after \[None, 0\] updates"),
-        ([[4, 5], [4, 5]], "after 4 updates began a rollout"),
-    ],
-)
-def test_a_rollout_of_two_policies_is_not_learned_from(
-    monkeypatch: pytest.MonkeyPatch, answers: list[list[int | None]], message: str
-) -> None:
-    generator = _generator(monkeypatch, 2, *BESIDE)
-    for engine, versions in zip(generator.vllm_engines, answers, strict=True):
-        engine.versions = versions
-    with pytest.raises(samples.MixedPoliciesError, match=message):
-        generator.generate_samples()
-
-
-def _trainer(
-    monkeypatch: pytest.MonkeyPatch, version: int | None = None, gap: float = 0.01
-) -> tuple[Any, Any, list[str]]:
-    """A trainer, a rollout by the policy after so many updates, and a log of its actors."""
-    beside = () if version is None else BESIDE
-    generator = _generator(monkeypatch, 1, "openrlhf.gpus_per_node=1", *beside)
+def _trainer(monkeypatch: pytest.MonkeyPatch, gap: float = 0.01) -> tuple[Any, Any, list[str]]:
+    """A trainer, a rollout, and a log of its actors."""
+    generator = _generator(monkeypatch, 1, "openrlhf.gpus_per_node=1")
     [engine] = generator.vllm_engines
-    engine.versions, log = [version] * 6, engine.log
+    log = engine.log
     made = trainer.PaWTrainer.__new__(trainer.PaWTrainer)
     made.run, made.samples_generator, made.vllm_engines = generator.run, generator, [engine]
     made.args = SimpleNamespace(
@@ -257,7 +202,6 @@ def _trainer(
     made.actor_model_group, made.critic_model_group = Group(log, "policy"), Group(log, "critic")
     made.kl_ctl = SimpleNamespace(value=0.0)
     made.tokenizer = SimpleNamespace(decode=lambda *_, **__: ["text"])
-    made._waited = 0.0
     made.records = SimpleNamespace(
         failures=lambda *_: [], update=lambda *_: None, raised=lambda *_: []
     )
@@ -268,11 +212,9 @@ def _trainer(
         return [scored]
 
     made.experience_maker = SimpleNamespace(
-        make_experience_batch=score, metrics={"logprob_gap": gap}
+        make_experience_batch=score, metrics={"logprob_gap": gap}, update=5
     )
     rollout, *_ = generator.generate_samples()
-    if version is not None:  # the thread that samples ahead must not meet Ray itself
-        wait_until(lambda: len(generator._pipeline._ready) == 2)
     return made, rollout, log
 
 
@@ -292,26 +234,11 @@ def test_models_and_engines_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("version", "gap", "said"),
-    [
-        (None, 0.31, "In update 6, .* are 0.31 nats"),
-        (None, float("nan"), "In update 6, .* are nan nats"),
-        (5, 0.31, "In update 6, .* are 0.31 nats"),
-        (2, 0.01, "3 behind.*max_staleness=2"),
-        (6, 0.01, "-1 behind.*max_staleness=2"),
-    ],
-)
+@pytest.mark.parametrize("gap", [0.31, float("nan")])
 def test_samples_that_are_not_the_policys_stop_the_run_before_it_learns(
-    monkeypatch: pytest.MonkeyPatch, version: int | None, gap: float, said: str
+    monkeypatch: pytest.MonkeyPatch, gap: float
 ) -> None:
-    made, rollout, log = _trainer(monkeypatch, version, gap)
-    with pytest.raises((LogprobGapError, trainer.StaleRolloutError), match=said):
+    made, rollout, log = _trainer(monkeypatch, gap)
+    with pytest.raises(LogprobGapError, match=f"In update 6, .* are {gap} nats"):
         made.train_step(rollout, 5)
     assert not [line for line in log if line.startswith("policy")]
-
-
-def test_an_older_policy_may_differ(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, rollout, log = _trainer(monkeypatch, version=4, gap=0.31)
-    made.train_step(rollout, 5)
-    assert "policy fit" in log

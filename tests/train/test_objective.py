@@ -20,7 +20,6 @@ from paw_train.losses.objective import (
     combined_loss,
     k3_divergence,
     merge_metrics,
-    truncated_importance,
 )
 from paw_train.metrics import METRICS
 from paw_train.reporting.run.curves import SECTIONS
@@ -256,19 +255,6 @@ class TestVariants:
         assert out.metrics == {**out.metrics, **one, "policy_loss": -3.0, "entropy": 2.0}
         with pytest.raises(ValueError, match="nothing is learned"):
             Settings.read({"objective": {"policy_coef": 0}, "world_model": {"enabled": False}})
-
-
-class TestImportance:
-    """Tokens that an older policy sampled: truncated importance weights."""
-
-    def test_padding_weighs_1_and_the_cap_holds_whatever_the_gap(self):
-        got = truncated_importance(
-            [[0.0, -1.0, -2.0, math.nan]], [[-900.0, -1.0, -1.0, 0.0]], [[1, 1, 1, 0]], 2.0
-        )
-        assert got[0].tolist() == pytest.approx([2.0, 1.0, math.exp(-1), 1.0])
-        assert truncated_importance([[0.0]], [[-1.0]], [[1]], 1.0).tolist() == [[1.0]]
-        with pytest.raises(ValueError, match="1 or more"):
-            truncated_importance([[0.0]], [[0.0]], [[1]], 0.5)
 
 
 class TestMetrics:

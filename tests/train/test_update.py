@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,7 +19,6 @@ from paw_train.algorithms.update import Updater, averaged, schedule_share, updat
 from paw_train.losses.objective import ObjectiveSettings
 from paw_train.policies.local.guarded_step import TrainingDivergedError
 from paw_train.policies.local.policy import LocalPolicy
-from paw_train.rollouts.scoring import collate
 from paw_train.rollouts.tokens import ACTION, OBSERVATION
 from paw_train.settings import AlgorithmSettings, CriticSettings, OptimizerSettings
 from paw_train.settings.world_model import WorldModelSettings
@@ -240,14 +238,3 @@ def test_episode_weighting_gives_every_episode_the_same_weight() -> None:
     per_episode = torch.zeros(4).index_add_(0, owners, mass)
     assert torch.allclose(per_episode, per_episode.mean().expand(4))
     assert mass.sum() == pytest.approx(lengths.sum().item(), rel=1e-5)
-
-
-@pytest.mark.parametrize("conversation", [False, True])
-def test_importance_weights_are_factors_of_their_own_tokens_advantages(conversation: bool) -> None:
-    pool = collect(made_up(conversation))
-    # each token's weight is its own id: it must stand where that id is read
-    weighed = [replace(row, importance=[float(i) for i in row.ids]) for row in pool.rows]
-    found = prepare(replace(pool, rows=weighed), AlgorithmSettings(), PLAIN, PAW, 10.0).rows
-    before, after = collate(_prepared(conversation).rows, 0), collate(found, 0)
-    assert before.advantage[before.action].abs().min() > 0
-    assert torch.allclose(after.advantage, before.advantage * before.ids)

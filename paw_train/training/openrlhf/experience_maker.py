@@ -16,10 +16,9 @@ from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from torch import Tensor
 
 from paw_train.algorithms.estimator import advantage_estimator
-from paw_train.algorithms.experience import Signals, prepare, sampled_entropy
+from paw_train.algorithms.experience import Signals, prepare
 from paw_train.algorithms.pool import Pool, collect
 from paw_train.algorithms.update import schedule_share, update_seed
-from paw_train.losses.objective import truncated_importance
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.observation_filter import leave_out
 from paw_train.rollouts.rollout import Trajectory
@@ -85,29 +84,13 @@ class PaWExperienceMaker(RemoteExperienceMaker):
     def scored_pool(self, episodes: Sequence[Trajectory]) -> tuple[Pool, Signals, dict[str, float]]:
         """The pool of some episodes, what OpenRLHF's models say of it, and metrics.
 
-        With the importance weights and the log-probabilities of the actor and the reference that the settings
-        ask for.
+        With the log-probabilities of the actor and the reference that the settings ask for.
         """
         s, signals = self.run, Signals()
         pool = collect(leave_out(episodes, self.tokenizer, s.world_model))
-        if s.openrlhf.max_staleness:
-            # of the policy that sampled: -log p estimates an entropy only of tokens that p has sampled
-            signals.sampled_entropy = sampled_entropy(pool)
         scores = self._scored(pool.rows)
-        actor, sampled = pool.at_actions(scores.actor), pool.logprob
-        metrics = {"logprob_gap": (actor - sampled).abs().double().mean().item()}
-        rows, cap = pool.rows, s.openrlhf.importance_truncation
-        if cap is not None:
-            mask = torch.ones(1, len(actor), dtype=torch.bool)
-            weights = truncated_importance(actor[None], sampled[None], mask, cap)[0]
-            metrics |= {
-                "importance_mean": weights.mean().item(),
-                "importance_min": weights.min().item(),
-                "importance_capped": (weights >= cap).float().mean().item(),
-            }
-            rows = [
-                replace(r, importance=w) for r, w in zip(rows, pool.by_row(weights), strict=True)
-            ]
+        actor, rows = pool.at_actions(scores.actor), pool.rows
+        metrics = {"logprob_gap": (actor - pool.logprob).abs().double().mean().item()}
         if s.openrlhf.old_logprobs == "actor":
             rows = [replace(r, logprob=p) for r, p in zip(rows, pool.by_row(actor), strict=True)]
         if scores.reference is not None:

@@ -207,11 +207,6 @@ REFUSED: Mapping[str, tuple[Callable[[Settings], bool], str]] = MappingProxyType
             "above 0 compares whole models, and openrlhf.tensor_parallel above 1 has parts of "
             "them: use null or 0 there.",
         ),
-        "openrlhf.max_staleness": (
-            lambda s: s.openrlhf.max_staleness > 0 and s.openrlhf.colocate == "all",
-            "above 0 samples while the policy is trained, and openrlhf.colocate=all has both on the "
-            "same GPUs: use openrlhf.colocate=actor_ref.",
-        ),
     }
 )
 """settings (dotted) some of whose values this engine cannot do: whether it has one, and what to do instead"""
@@ -285,9 +280,8 @@ def options(settings: Settings) -> Options:
         result |= dict.fromkeys(named, _value(settings, name))
     for name, value in settings.openrlhf.extra.items():
         if name in NOT_DONE:
-            instead = " Use openrlhf.max_staleness." if name == "train.async_enable" else ""
             raise ValueError(
-                f"openrlhf.extra.{name}: our classes do not support it (nor {', '.join(NOT_DONE)}).{instead}"
+                f"openrlhf.extra.{name}: our classes do not support it (nor {', '.join(NOT_DONE)})."
             )
         if name in result:
             raise ValueError(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ray
@@ -22,28 +20,6 @@ from paw_train.environments import agent_env_maker
 from paw_train.rollouts.rollout import Trajectory
 from paw_train.settings import Settings
 from paw_train.training.openrlhf.episodes import GroupLabel, engines_of, further_groups
-from paw_train.training.openrlhf.pipeline import RolloutPipeline
-
-
-@dataclass(slots=True)
-class Rollout:
-    """The samples of an update, and what is known of them."""
-
-    answer: tuple[Any, ...]
-    """what upstream's loop reads: samples, pass rate, prompts consumed, whether there are no more"""
-    sampled: Sequence[Trajectory]
-    """all episodes; with dynamic sampling more than are learned from"""
-    seconds: float
-    """that sampling took"""
-    version: int | None
-    """updates after which the policy sampled all of it; ``None``: the latest, as rollouts and training
-    take turns"""
-    position: Any
-    """of the data loader, after these samples"""
-
-
-class MixedPoliciesError(RuntimeError):
-    """The engines' weights were not one policy's during a rollout."""
 
 
 class TurnSamplesGenerator(SamplesGenerator):
@@ -53,66 +29,22 @@ class TurnSamplesGenerator(SamplesGenerator):
     """
 
     run: Settings
-    taken: Rollout
-    """what ``generate_samples`` gave last"""
     sampled: Sequence[Trajectory] = ()
-    """all episodes of the rollout that was sampled last"""
+    """all episodes of the rollout that was sampled last; with dynamic sampling more than are learned from"""
+    seconds: float
+    """that it took"""
     validated: Sequence[Trajectory] = ()
     """the episodes of the last validation"""
     workers: Sequence[Sequence[Any]] = ()
     """handles of the processes that run an engine's episodes, by engine; none: the engine itself does"""
     _begun: int = 0
     _tasks: TaskSet | None = None
-    _pipeline: RolloutPipeline[Rollout] | None = None
 
     def generate_samples(self, **kwargs: Any) -> Any:
-        """As upstream; with ``openrlhf.max_staleness`` what was sampled beside training (``taken``)."""
-        ahead = self.run.openrlhf.max_staleness
-        if not ahead:
-            self.taken = self._rollout(None, **kwargs)
-            return self.taken.answer
-        if self._pipeline is None:
-            self._pipeline = RolloutPipeline(self._rollouts(**kwargs), ahead)
-        self.taken = self._pipeline.take()
-        return self.taken.answer
-
-    def between_rollouts(self) -> AbstractContextManager[None]:
-        """Waits for the rollout under way, and keeps the next from beginning."""
-        return nullcontext() if self._pipeline is None else self._pipeline.paused()
-
-    @property
-    def waited(self) -> float:
-        """Seconds that training has waited for rollouts beside it."""
-        return 0.0 if self._pipeline is None else self._pipeline.waited
-
-    def _rollouts(self, **kwargs: Any) -> Iterator[Rollout]:
-        """Rollouts until there are no more; each of one version of the policy."""
-        exhausted = False
-        while not exhausted:
-            version = self._policy_version()
-            rollout = self._rollout(version, **kwargs)
-            if self._policy_version() != version:
-                raise MixedPoliciesError(
-                    f"The policy after {version} updates began a rollout, and its engines were sent other "
-                    "weights before the end: its samples would be of several policies."
-                )
-            exhausted = rollout.answer[-1]
-            yield rollout
-
-    def _rollout(self, version: int | None, **kwargs: Any) -> Rollout:
         started = time.perf_counter()
         answer = super().generate_samples(**kwargs)
-        seconds = time.perf_counter() - started
-        return Rollout(answer, self.sampled, seconds, version, self.prompts_dataloader.state_dict())
-
-    def _policy_version(self) -> int:
-        versions = ray.get([engine.policy_version.remote() for engine in self.vllm_engines])
-        if None in versions or len(set(versions)) != 1:
-            raise MixedPoliciesError(
-                f"A rollout is of one policy, and the engines have those after {versions} updates "
-                "(None: weights are on their way)."
-            )
-        return int(versions[0])
+        self.seconds = time.perf_counter() - started
+        return answer
 
     def generate_eval_samples(self, **kwargs: Any) -> Any:
         samples = super().generate_eval_samples(**kwargs)

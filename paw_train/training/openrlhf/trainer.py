@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from pathlib import Path
 from typing import Any
@@ -17,36 +16,12 @@ from paw_train.reporting.run.alarms import loss_name
 from paw_train.training.openrlhf.episode_runner import start_workers
 from paw_train.training.openrlhf.experience_maker import PaWExperienceMaker
 from paw_train.training.openrlhf.run_records import RunRecords, cluster_tracking
-from paw_train.training.openrlhf.samples import Rollout, TurnSamplesGenerator
+from paw_train.training.openrlhf.samples import TurnSamplesGenerator
 from paw_train.training.openrlhf.weights import Sums, require_agreement, require_equal
 from paw_train.training.openrlhf.worker_settings import worker_settings
 from paw_train.training.outcomes import outcome_metrics
 
 _Upstream: Any = ppo_trainer.PPOTrainer.__ray_metadata__.modified_class
-
-
-class StaleRolloutError(RuntimeError):
-    """A rollout's policy is further behind than ``openrlhf.max_staleness`` allows."""
-
-
-class TakenRollouts:
-    """The data loader as upstream's loop may see it: as far as rollouts were taken, not sampled ahead.
-
-    A checkpoint's position is then after the rollouts that were learned from: what was sampled ahead
-    is sampled anew, and no group is left out.
-    """
-
-    def __init__(self, loader: Any, generator: TurnSamplesGenerator) -> None:
-        self.loader, self.generator = loader, generator
-
-    def __len__(self) -> int:
-        return len(self.loader)
-
-    def load_state_dict(self, state: Any) -> None:
-        self.loader.load_state_dict(state)
-
-    def state_dict(self) -> Any:
-        return self.generator.taken.position
 
 
 class PaWTrainer(_Upstream):
@@ -61,7 +36,7 @@ class PaWTrainer(_Upstream):
         self.records = RunRecords(Path(self.run.out) / self.run.name, self.tracking)
         # the rows are in the order of the updates
         given = self.prompts_dataloader
-        loader = StatefulDataLoader(
+        self.prompts_dataloader = StatefulDataLoader(
             given.dataset,
             batch_size=1,
             shuffle=False,
@@ -70,14 +45,11 @@ class PaWTrainer(_Upstream):
         )
         self.samples_generator = TurnSamplesGenerator(
             self.strategy,
-            loader,
+            self.prompts_dataloader,
             self.eval_dataloader,
-            copy.deepcopy(
-                self.tokenizer
-            ),  # it may be used in another thread, which tokenizers forbid
+            self.tokenizer,
             self.vllm_engines,
         )
-        self.prompts_dataloader = TakenRollouts(loader, self.samples_generator)
         self.samples_generator.run = self.run
         self.samples_generator.workers = start_workers(self.run)
         self.experience_maker = PaWExperienceMaker(
@@ -92,13 +64,9 @@ class PaWTrainer(_Upstream):
         self.experience_maker.run = self.run
         self.experience_maker.max_return = max_return(self.run.only_env)
         self._outcome: dict[str, float] = {}
-        self._version = 0
-        """updates of the policy whose weights are sent next"""
-        self._waited = 0.0
 
     def fit(self, global_step: int = 0) -> None:
-        self._version = int(self.init_checkpoint_states()["global_step"])
-        self.records.resume(self._version)
+        self.records.resume(int(self.init_checkpoint_states()["global_step"]))
         with self.tracking:
             super().fit(global_step)
 
@@ -108,61 +76,22 @@ class PaWTrainer(_Upstream):
         Raises:
             StaleWeightsError: they differ.
             LogprobGapError: what the engines sampled is not what the trained weights would sample.
-            StaleRolloutError: the samples are of a policy that is too old.
         """
-        rollout = self.samples_generator.taken
-        staleness = self._required_fresh(rollout, global_step)
-        trajectories = rollout.sampled
+        trajectories = self.samples_generator.sampled
         self._outcome = outcome_metrics(trajectories)
         self._report_failures(global_step + 1, "training", trajectories)
         self.experience_maker.update = global_step
         started = time.perf_counter()
-        waited = self.samples_generator.waited
-        self._version = global_step + 1
         status, after = super().train_step(rollout_samples, global_step)
         self._check_weights(global_step)
-        took = time.perf_counter() - started
-        measured = {**staleness, **self._seconds(rollout, took, waited)}
-        self.records.update(global_step + 1, {**status, **measured})
+        seconds = {
+            "seconds_rollout": self.samples_generator.seconds,
+            "seconds_train": time.perf_counter() - started,
+        }
+        self.records.update(global_step + 1, {**status, **seconds})
         for alarm in self.records.raised(global_step + 1, loss_name(self.run.to_dict())):
             print(f"Alarm: {alarm.title}: {alarm.text}", flush=True)
         return status, after
-
-    def _required_fresh(self, rollout: Rollout, update: int) -> dict[str, float]:
-        """By how many updates a rollout's policy is behind, if it may be."""
-        if rollout.version is None:
-            return {}
-        staleness, most = update - rollout.version, self.run.openrlhf.max_staleness
-        if not 0 <= staleness <= most:
-            raise StaleRolloutError(
-                f"Update {update + 1} would learn from a rollout by the policy after {rollout.version} "
-                f"updates: {staleness} behind, where openrlhf.max_staleness={most}."
-            )
-        return {"staleness": float(staleness)}
-
-    def _seconds(self, rollout: Rollout, took: float, waited: float) -> dict[str, float]:
-        """An update's time, in parts that add up.
-
-        Args:
-            rollout: that was learned from.
-            waited: seconds that had been waited when it began.
-        """
-        if rollout.version is None:
-            return {"seconds_rollout": rollout.seconds, "seconds_train": took}
-        now = self.samples_generator.waited
-        whole, self._waited = now - self._waited, now
-        return {
-            "seconds_rollout": whole,
-            "seconds_train": took - (now - waited),
-            "seconds_sampling": rollout.seconds,
-        }
-
-    def broadcast_to_vllm(self) -> None:
-        """As upstream, between two rollouts."""
-        with self.samples_generator.between_rollouts():
-            super().broadcast_to_vllm()
-            if self.run.openrlhf.max_staleness:
-                ray.get([e.set_policy_version.remote(self._version) for e in self.vllm_engines])
 
     def _report_failures(self, update: int, during: str, trajectories: Any) -> None:
         if self.records.failures(update, during, trajectories):
@@ -173,10 +102,9 @@ class PaWTrainer(_Upstream):
 
     def _compute_rollout_stats(self, experiences: Any) -> dict[str, float]:
         # upstream asks for them before the first optimiser step
-        own_policy = self.samples_generator.taken.version in (None, self._version - 1)
-        if own_policy:
-            require_agreement(self.experience_maker.metrics["logprob_gap"], self._version)
-        return {**self._outcome, **self.experience_maker.metrics}
+        maker = self.experience_maker
+        require_agreement(maker.metrics["logprob_gap"], maker.update + 1)
+        return {**self._outcome, **maker.metrics}
 
     def _check_weights(self, update: int) -> None:
         every = self.run.openrlhf.updates_between_checksums

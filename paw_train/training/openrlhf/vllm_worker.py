@@ -60,26 +60,14 @@ class PaWRollout(_Upstream):
         self, *args: Any, **kwargs: Any
     ) -> None:
         kwargs["worker_extension_cls"] = self.worker_extension
-        self._version: int | None = 0
         await super().__init__(*args, **kwargs)
 
     init_process_group = _unless_dead(_Upstream.init_process_group)
+    update_weight = _unless_dead(_Upstream.update_weight)
     update_weight_cuda_ipc = _unless_dead(_Upstream.update_weight_cuda_ipc)
     reset_prefix_cache = _unless_dead(_Upstream.reset_prefix_cache)
     sleep = _unless_dead(_Upstream.sleep)
     wake_up = _unless_dead(_Upstream.wake_up)
-
-    @_unless_dead
-    async def update_weight(self, *args: Any, **kwargs: Any) -> Any:
-        self._version = None  # until the last of them is here
-        return await super().update_weight(*args, **kwargs)
-
-    async def policy_version(self) -> int | None:
-        """Updates of the policy whose weights are here; ``None`` while some weights are another's."""
-        return self._version
-
-    async def set_policy_version(self, version: int) -> None:
-        self._version = version
 
     @_unless_dead
     async def weight_sums(self) -> list[list[float]]:
