@@ -7,9 +7,8 @@ import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -36,8 +35,7 @@ _SHOWN = ("n", "success_rate", "ci95", "agent")
 _SEED = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(NamedTuple):
     """``second - first`` on one panel."""
 
     n: int
@@ -48,7 +46,6 @@ class Comparison:
     """bootstrap over tasks, resampled as pairs; over the seeds too if there are several"""
     p_value: float
     test: str
-    """McNemar's, or random signs of the tasks' mean differences"""
     improved: int
     """tasks that the second solves more often"""
     worsened: int
@@ -56,7 +53,7 @@ class Comparison:
     """difference of the success rates by task type"""
     score_difference: tuple[float, float, float] | None
     """difference of the mean scores with its interval, if scores are not just success"""
-    notes: tuple[str, ...]
+    notes: list[str]
     """what else differs between the two"""
 
 
@@ -123,13 +120,13 @@ def reasons_against(first: Result, second: Result) -> list[str]:
 
 
 def environments_differ(first: Result | None, second: Result | None) -> list[str]:
-    """Why the records of two results' environments forbid comparing them; empty: they do not."""
+    """Why the records of two results' environments forbid comparing them."""
     if first is None and second is None:
         return []
     if first is None or second is None:
         which = "first" if first is None else "second"
         return [f"the {which} has no record of its environment (made by training, not `paw eval`?)"]
-    if first["id"] != second["id"]:
+    if first["id"] != second["id"]:  # one of them is asked at a gateway
         return []
     a, b = first["arguments"], second["arguments"]
     reasons = [
@@ -138,16 +135,12 @@ def environments_differ(first: Result | None, second: Result | None) -> list[str
         if a.get(key) != b.get(key)
     ]
     if first["tasks"] == second["tasks"] and first["behaviour"] != second["behaviour"]:
+        hashes = ((r["behaviour"] or "not recorded")[:12] for r in (first, second))
         reasons.append(
-            "the environment answers otherwise to the same actions "
-            f"({_short(first['behaviour'])} and {_short(second['behaviour'])}): another version of the "
-            "program, its data or its search engine"
+            f"the environment answers otherwise to the same actions ({' and '.join(hashes)}): another "
+            "version of the program, its data or its search engine"
         )
     return reasons
-
-
-def _short(text: str | None) -> str:
-    return "not recorded" if text is None else text[:12]
 
 
 def compare(first: Result, second: Result) -> Comparison:
@@ -155,26 +148,24 @@ def compare(first: Result, second: Result) -> Comparison:
     if reasons:
         raise ValueError("These results cannot be compared: " + "; ".join(reasons) + ".")
     a, b = _successes(first), _successes(second)
+    rates = float(np.mean(a)), float(np.mean(b))
+    delta = np.mean(b, 0) - np.mean(a, 0)
     if len(a) == len(b) == 1:
-        paired = paired_difference(a[0], b[0], _SEED)
-        interval, test = paired.ci95, "McNemar, exact"
-        p_value = 1.0 if paired.p_value is None else paired.p_value
+        interval, _, _, exact = paired_difference(a[0], b[0], _SEED)
+        p_value, test = 1.0 if exact is None else exact, "McNemar, exact"
     else:
         interval = crossed_difference_interval(a, b, _SEED)
+        p_value = sign_flip_p_value(delta.tolist(), _SEED)
         test = "random signs of the tasks' mean differences"
-        p_value = sign_flip_p_value((np.mean(b, 0) - np.mean(a, 0)).tolist(), _SEED)
-    delta = np.mean(b, 0) - np.mean(a, 0)
-    types, other = first.get("by_type", {}), second.get("by_type", {})
     if np.ptp(delta) == 0:
         # a bootstrap of equal values knows no uncertainty
-        rates = [
-            (rate, *wilson_interval(rate * len(delta), len(delta)))
-            for rate in (float(np.mean(a)), float(np.mean(b)))
-        ]
-        interval = difference_interval(rates[0], rates[1])
+        n = len(delta)
+        ends = [(rate, *wilson_interval(rate * n, n)) for rate in rates]
+        interval = difference_interval(*ends)
+    types, other = first.get("by_type", {}), second.get("by_type", {})
     return Comparison(
         n=len(delta),
-        rates=(float(np.mean(a)), float(np.mean(b))),
+        rates=rates,
         difference=float(delta.mean()),
         ci95=interval,
         p_value=p_value,
@@ -196,35 +187,29 @@ def _successes(result: Result) -> list[list[float]]:
     return [[float(c) for c in run["successes"]] for run in result["runs"]]
 
 
-def _scores(result: Result) -> list[list[float]]:
-    return [run.get("scores") or [float(c) for c in run["successes"]] for run in result["runs"]]
-
-
 def _score_difference(first: Result, second: Result) -> tuple[float, float, float] | None:
     if not any("scores" in run for result in (first, second) for run in result["runs"]):
         return None
-    a, b = _scores(first), _scores(second)
-    low, high = crossed_difference_interval(a, b, _SEED)
-    return float(np.mean(b) - np.mean(a)), low, high
+    a, b = (
+        [run.get("scores") or row for run, row in zip(r["runs"], _successes(r), strict=True)]
+        for r in (first, second)
+    )
+    return float(np.mean(b) - np.mean(a)), *crossed_difference_interval(a, b, _SEED)
 
 
-def _notes(first: Result, second: Result) -> tuple[str, ...]:
-    notes = []
-    for key, name in (("prompt_hash", "prompts"), ("sampling", "sampling")):
-        if first.get(key) != second.get(key):
-            notes.append(f"other {name}")
+def _notes(first: Result, second: Result) -> list[str]:
+    pairs = (("prompts", "prompt_hash"), ("sampling", "sampling"))
+    notes = [f"other {name}" for name, key in pairs if first.get(key) != second.get(key)]
     for name, result in (("first", first), ("second", second)):
         fallbacks = (result.get("endpoint") or {}).get("fallbacks") or []
         notes += [f"the {name}: {fallback.rstrip('.')}" for fallback in fallbacks]
-    versions = [(r.get("environment") or {}).get("versions", {}) for r in (first, second)]
-    for package in sorted({*versions[0], *versions[1]}):
-        pair = [v.get(package, "none") for v in versions]
-        if pair[0] != pair[1]:
-            notes.append(f"{package} {pair[0]} and {pair[1]}")
-    for name, result in (("first", first), ("second", second)):
         if result.get("privileged"):
             notes.append(f"the {name} uses privileged information: {result['privileged']}")
-    return tuple(notes)
+    a, b = ((r.get("environment") or {}).get("versions", {}) for r in (first, second))
+    for package in sorted({*a, *b}):
+        if a.get(package) != b.get(package):
+            notes.append(f"{package} {a.get(package, 'none')} and {b.get(package, 'none')}")
+    return notes
 
 
 # --- side by side ---------------------------------------------------------------------------------

@@ -10,8 +10,10 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from paw_gym.core import TextEnv
 from paw_gym.internals.constructors import creator_of, defaults_of
@@ -49,9 +51,9 @@ _INTERFACE = ("reward", "invalid_penalty", "invalid_when", "mode")
 class Replay:
     """The findings of a replay."""
 
-    headline: str
     environment: str
     """id, arguments and reward settings that are not the default"""
+    headline: str = ""
     differences: list[str] = field(default_factory=list)
     not_checked: list[str] = field(default_factory=list)
     episodes: int = 0
@@ -67,10 +69,8 @@ class Replay:
         if self.differences:
             return f"DIFFERS: {counted(len(self.differences), 'difference')}."
         played = f"{'all ' * (self.episodes > 1)}{counted(self.episodes, 'episode')}"
-        return (
-            f"HOLDS: {played}, {counted(self.steps, 'step')}, and every number that follows from "
-            "them."
-        )
+        steps = counted(self.steps, "step")
+        return f"HOLDS: {played}, {steps}, and every number that follows from them."
 
 
 def replay(path: Path, overrides: Sequence[str] = (), panel: Path | None = None) -> Replay:
@@ -117,7 +117,7 @@ class _Replaying:
                 "Evaluate the environment itself."
             )
         self.given = [o.partition("=")[0].removeprefix("env.kwargs.") for o in overrides]
-        self.found = Replay("", _changed(self.env))
+        self.found = Replay(_changed(self.env))
 
     def run(self) -> Replay:
         make = agent_env_maker(self.env, self.split or "")
@@ -129,15 +129,14 @@ class _Replaying:
                 )
             panel = self._panel(agent)
             runs = self._play(agent, panel)
-            groups = agent.text_env.type_groups
-            numbers = summarise(runs, panel, agent.tasks.fingerprint, groups, True, agent.env_id)
+            numbers = summarise(runs, panel, agent, measured_only=True)
         finally:
             agent.close()
         self._compare_numbers(numbers)
         record = environment_record(self.env, self.split or "", panel, make)
         there = self.result["environment"]
-        for name in ("id", "split", "tasks", "behaviour"):
-            self._compare_fields("environment.", there, {name: record[name]})
+        names = ("id", "split", "tasks", "behaviour")
+        self._compare_fields("environment.", there, {name: record[name] for name in names})
         own = {k: v for k, v in record["arguments"].items() if k not in self.given}
         self._compare_fields("environment.arguments.", there["arguments"], own)
         self._note_the_rest()
@@ -169,12 +168,11 @@ class _Replaying:
         """The recorded episodes by seed, without their texts, played again."""
         if len(self.result["runs"]) * len(panel.task_ids) > MOST_EPISODES:
             raise ValueError(f"{self.file} claims more than {MOST_EPISODES:,} episodes.")
-        expected: list[tuple[int, str, str]] = []
-        for run in self.result["runs"]:
-            marks = str(run["successes"]).ljust(len(panel.task_ids), "?")
-            expected += [
-                (int(run["seed"]), *one) for one in zip(panel.task_ids, marks, strict=False)
-            ]
+        expected = [
+            (int(run["seed"]), task_id, str(run["successes"])[i : i + 1])
+            for run in self.result["runs"]
+            for i, task_id in enumerate(panel.task_ids)
+        ]
         runs: dict[int, list[Episode | None]] = {seed: [] for seed, _, _ in expected}
         planned = {seed: environment_seeds(panel, seed) for seed in runs}
         recorded = self._episodes(min(agent.text_env.max_steps or MOST_STEPS, MOST_STEPS))
@@ -188,18 +186,18 @@ class _Replaying:
                         f"episode {name} is missing in episodes.jsonl, or out of its order"
                     )
                 continue
+            start = planned[seed][task_id]
             if episode.error is not None:
                 self.found.failed += 1
+            elif episode.episode_id.startswith(f"{task_id}#{start:08x}"):
+                self.found.episodes += 1
+                self._play_again(agent, episode, start, name)
             else:
                 self.found.episodes += 1
-                start = planned[seed][task_id]
-                if not episode.episode_id.startswith(f"{task_id}#{start:08x}"):
-                    self._differs(
-                        f"episode {name}: the environment's seed is recorded in the id "
-                        f"{episode.episode_id!r:.120}; that of the panel is {start:08x}"
-                    )
-                else:
-                    self._play_again(agent, episode, start, name)
+                self._differs(
+                    f"episode {name}: the environment's seed is recorded in the id "
+                    f"{episode.episode_id!r:.120}; that of the panel is {start:08x}"
+                )
             kept = [_without_texts(t, step) for step, t in enumerate(episode.transitions)]
             runs[seed].append(replace(episode, instruction="", transitions=kept))
             episode = next(recorded, None)
@@ -227,20 +225,19 @@ class _Replaying:
         info = agent.reset(seed=seed, options={"task_id": episode.task_id})[1]
         if not self._same(f"episode {name}: the task's type", episode.task_type, info["task_type"]):
             return
-        over = False
+        over, before = False, agent.observation
         for step, t in enumerate(episode.transitions):
             where = f"episode {name}, step {step}: "
             if over:
                 self._differs(f"{where}the environment ended the episode before it")
                 return
-            before = (
-                agent.observation if step == 0 else episode.transitions[step - 1].next_observation
-            )
-            parts, over = _step(agent, t)
+            parts = [("the observation before it", t.observation, before)]
+            more, over = _step(agent, t)
             self.found.steps += 1
-            for what, there, here in [("the observation before it", t.observation, before), *parts]:
+            for what, there, here in [*parts, *more]:
                 if not self._same(where + what, there, here):
                     return
+            before = t.next_observation
         self.found.cut_short += not over
 
     def _compare_fields(
@@ -264,11 +261,7 @@ class _Replaying:
         found, notes = self.found, self.found.not_checked
         notes += ["that the named model, prompts and settings gave these actions"]
         notes += ["that nobody chose the best of several evaluations"]
-        if found.cut_short:
-            notes.append(
-                f"why {found.cut_short} episode(s) ended before the environment ended them (the agent, its "
-                "context, a budget)"
-            )
+        self._note_ends()
         missing = int(self.result.get("unplayed") or 0)
         if missing or found.failed:
             notes.append(
@@ -279,6 +272,13 @@ class _Replaying:
         rest = sorted(set(self.result) - {*_FOUND, "environment", "settings"})
         notes.append("the fields " + ", ".join([*rest, "settings.rollout", "environment.versions"]))
 
+    def _note_ends(self) -> None:
+        if self.found.cut_short:
+            self.found.not_checked.append(
+                f"why {self.found.cut_short} episode(s) ended before the environment ended them (the "
+                "agent, its context, a budget)"
+            )
+
 
 class _Trajectories(_Replaying):
     """The trajectories of another program on an exported panel."""
@@ -287,7 +287,7 @@ class _Trajectories(_Replaying):
         seed = int(self.result["settings"]["panel_seed"])
         seeds = environment_seeds(panel, seed)
         there: dict[str, _Trajectory] = {}
-        for number, one in _records(self.file, _trajectory, "a trajectory"):
+        for number, one in _records(self.file, _Trajectory.read, "a trajectory"):
             if one.task_id not in seeds:
                 self._differs(f"line {number}: {one.task_id!r:.120} is not a task of the panel")
             elif there.setdefault(one.task_id, one) is not one:
@@ -327,40 +327,35 @@ class _Trajectories(_Replaying):
 
     def _note_the_rest(self) -> None:
         self.found.not_checked += ["who chose the actions", "that it is not the best of several"]
-        if self.found.cut_short:
-            self.found.not_checked.append(
-                f"why {self.found.cut_short} episode(s) ended before the environment ended them"
-            )
+        self._note_ends()
 
 
-@dataclass
-class _Trajectory:
+class _Trajectory(NamedTuple):
     task_id: str
     actions: list[str]
     rewards: list[float]
     score: float
 
-
-def _trajectory(row: Mapping[str, Any]) -> _Trajectory:
-    actions, rewards = row["actions"], row["rewards"]
-    if len(actions) != len(rewards) or not all(isinstance(action, str) for action in actions):
-        raise ValueError("expected actions as texts, and as many rewards")
-    return _Trajectory(str(row["task_id"]), actions, list(map(float, rewards)), float(row["score"]))
+    @classmethod
+    def read(cls, row: Mapping[str, Any]) -> _Trajectory:
+        actions, rewards = row["actions"], row["rewards"]
+        if len(actions) != len(rewards) or not all(isinstance(action, str) for action in actions):
+            raise ValueError("expected actions as texts, and as many rewards")
+        return cls(str(row["task_id"]), actions, [*map(float, rewards)], float(row["score"]))
 
 
 def _records(file: Path, read: Callable[[Any], Any], what: str) -> Iterator[tuple[int, Any]]:
     """(number, contents) of each line of a file, of a bounded length."""
     with file.open("rb") as lines:
-        number = 0
-        while line := lines.readline(LARGEST_EPISODE + 1):
-            number += 1
-            if not line.strip():
-                continue
+        read_line = partial(lines.readline, LARGEST_EPISODE + 1)
+        for number, line in enumerate(iter(read_line, b""), start=1):
             if len(line) > LARGEST_EPISODE:
                 raise ValueError(
                     f"{file}, line {number} is longer than {LARGEST_EPISODE >> 20} MiB, which no "
                     "episode is."
                 )
+            if not line.strip():
+                continue
             try:
                 found = read(json.loads(line))
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -433,7 +428,7 @@ def _excerpts(there: Any, here: Any) -> tuple[str, str]:
     """Two values for a message: of long texts the part around the first character that differs."""
     if not (isinstance(there, str) and isinstance(here, str)):
         return f"{there!r:.120}", f"{here!r:.120}"
-    pairs = zip(there, here, strict=False)
-    first = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(there), len(here)))
+    first = next(i for i, (a, b) in enumerate(zip_longest(there, here)) if a != b)
     begin = max(0, first - _SHOWN // 2)
-    return tuple(f"{'...' if begin else ''}{t[begin : begin + _SHOWN]!r}" for t in (there, here))  # type: ignore[return-value]
+    before = "..." if begin else ""
+    return f"{before}{there[begin:][:_SHOWN]!r}", f"{before}{here[begin:][:_SHOWN]!r}"

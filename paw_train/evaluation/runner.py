@@ -49,7 +49,7 @@ _TYPICAL = 0.25
 
 
 class EveryEpisodeFailedError(ValueError):
-    """Every episode of the first batch failed, so there is nothing to measure; gives the first reason."""
+    """Every episode of the first batch failed, so there is nothing to measure."""
 
 
 @dataclass(frozen=True)
@@ -83,18 +83,6 @@ class Prepared:
     make_env: Callable[[], AgentInterface]
     prompt_hash: str
     meter: MeteredPolicy | None
-
-
-@dataclass(frozen=True)
-class PanelEpisodes:
-    """The episodes of a panel."""
-
-    runs: dict[int, list[Episode | None]]
-    """episodes by seed, in the panel's order; ``None``: the run stopped before it"""
-    stopped: str | None = None
-    """the budget that ended the run"""
-    unnoted: Sequence[Mapping[str, Any]] = ()
-    """what failed episodes without a step have spent"""
 
 
 def prepare(plan: Plan, policy: Policy | None) -> Prepared:
@@ -168,22 +156,24 @@ class PanelRun:
         }
         self.turns = 0
         self.unnoted: list[dict[str, Any]] = []
+        """what failed episodes without a step have spent"""
 
-    def run(self) -> PanelEpisodes:
+    def run(self) -> dict[int, list[Episode | None]]:
+        """The episodes by seed, in the panel's order; ``None``: the run stopped before it."""
         self._report()
         for seed in self.plan.seeds:
             if self.stopped is None:
                 self._run_seed(seed)
         ids = self.plan.panel.task_ids
-        runs = {seed: [found.get(i) for i in ids] for seed, found in self.found.items()}
-        for episodes in runs.values():
-            for number, episode in enumerate(episodes):
-                if episode is not None:
-                    episode.group = number
-        return PanelEpisodes(runs, self.stopped, self.unnoted)
+        for found in self.found.values():
+            for number, task_id in enumerate(ids):
+                if task_id in found:
+                    found[task_id].group = number
+        return {seed: [found.get(i) for i in ids] for seed, found in self.found.items()}
 
     @property
     def stopped(self) -> str | None:
+        """The budget that ended the run."""
         return self.prepared.meter.stopped if self.prepared.meter else None
 
     def _run_seed(self, seed: int) -> None:
@@ -285,9 +275,9 @@ def evaluate_plan(
         policy: answers; ``None`` for agents that need no model.
         log_path: holds finished episodes until the evaluation is complete; those that it holds already
             are not run again.
-        records: whether the result describes the environment and the model (which takes a few steps in
-            the environment), episodes hold what was sent to the model, and tasks that failed
-            by an error are left out of rates. Without it, as in training, such a task is no success.
+        records: whether the result describes the environment (which takes a few steps in it) and the
+            model, episodes hold what was sent to the model, and tasks that failed by an error are left
+            out of rates. Without it, as in training, such a task is no success.
 
     Returns:
         (the contents of ``result.json``, the episodes: seeds in turn, each in the panel's order)
@@ -297,49 +287,32 @@ def evaluate_plan(
     key = evaluation_key(plan, prepared, model, weights)
     log = None if log_path is None else EpisodeLog(log_path, key)
     started = time.perf_counter()
+    run = PanelRun(plan, prepared, log, progress, watch, records)
     try:
-        found = PanelRun(plan, prepared, log, progress, watch, records).run()
+        runs = run.run()
     except BaseException:
         if log:
             log.close()
         raise
     seconds = log.seconds if log else time.perf_counter() - started
-    result = _result(plan, prepared, found, records) | {
+    probe = prepared.make_env()
+    result = summarise(runs, plan.panel, probe, records, run.unnoted)
+    sampling = asdict(plan.rollout.sampling(probe.template.closing_tags))
+    probe.close()
+    limit = plan.rollout.max_context_tokens
+    result |= {
+        "privileged": prepared.agent.privileged,
+        "context_tokens": None if limit == UNKNOWN_CONTEXT else limit,
+        "sampling": {**sampling, "stop": list(sampling["stop"])},
         **describe(plan, prepared, model, weights),
-        "stopped": found.stopped,
+        "stopped": run.stopped,
         "seconds": seconds,
     }
     if records:
-        environment = environment_record(
-            plan.env, plan.split, plan.panel, prepared.make_env, plan.rollout.episode_seconds
-        )
+        limits = (prepared.make_env, plan.rollout.episode_seconds)
+        environment = environment_record(plan.env, plan.split, plan.panel, *limits)
         result |= {"evaluation": key, "environment": environment, "commit": commit()}
-    episodes = [e for episodes in found.runs.values() for e in episodes if e is not None]
-    return result, episodes
-
-
-def _result(
-    plan: Plan, prepared: Prepared, found: PanelEpisodes, measured_only: bool
-) -> dict[str, Any]:
-    """The measured part of a result, and how it was sampled."""
-    probe = prepared.make_env()
-    result = summarise(
-        found.runs,
-        plan.panel,
-        probe.tasks.fingerprint,
-        probe.text_env.type_groups,
-        measured_only,
-        probe.env_id,
-        found.unnoted,
-    )
-    sampling = asdict(plan.rollout.sampling(probe.template.closing_tags))
-    probe.close()
-    known = plan.rollout.max_context_tokens != UNKNOWN_CONTEXT
-    return result | {
-        "privileged": prepared.agent.privileged,
-        "context_tokens": plan.rollout.max_context_tokens if known else None,
-        "sampling": {**sampling, "stop": list(sampling["stop"])},
-    }
+    return result, [e for episodes in runs.values() for e in episodes if e is not None]
 
 
 def describe(plan: Plan, prepared: Prepared, model: str, weights: str | None) -> dict[str, Any]:
@@ -368,15 +341,12 @@ def describe(plan: Plan, prepared: Prepared, model: str, weights: str | None) ->
 
 
 def estimate(plan: Plan, settings: EndpointSettings) -> dict[str, dict[str, Any]]:
-    """Runs a few of the tasks with random actions in place of a model's.
-
-    Random actions hardly ever solve a task, so nearly every episode takes all its steps.
+    """Runs a few of the tasks with random actions in place of a model's, which take nearly all steps.
 
     Returns:
         for ``typical`` (responses of a quarter of the longest) and ``at_most`` (all of the longest):
-        ``tasks`` (episodes that count: tasks x seeds), ``requests``, ``prompt_tokens``,
-        ``completion_tokens`` (at four characters each) and ``cost`` (``None``: no prices are given). Answers
-        in a cache are not subtracted.
+        ``tasks`` (tasks x seeds), ``requests``, ``prompt_tokens``, ``completion_tokens`` (at four
+        characters each) and ``cost`` (``None``: no prices are given). A cache is not considered.
     """
     if not agent_class(plan.agent).samples:
         raise ValueError(
@@ -396,18 +366,14 @@ def _estimate(plan: Plan, settings: EndpointSettings, share: float) -> dict[str,
     PanelRun(few, prepared, pool_class=_RandomPool).run()
     assert prepared.meter is not None  # the stand-in is a policy
     total, tasks = prepared.meter.total, len(ids) * len(plan.seeds)
-
-    def scaled(number: int) -> int:
-        return round(number * tasks / count)
-
-    prompt, completion = scaled(total.prompt_tokens), scaled(total.completion_tokens)
-    cost = settings.cost(prompt, completion) if settings.priced else None
+    spent = (total.calls, total.prompt_tokens, total.completion_tokens)
+    calls, prompt, completion = (round(number * tasks / count) for number in spent)
     return {
         "tasks": tasks,
-        "requests": scaled(total.calls),
+        "requests": calls,
         "prompt_tokens": prompt,
         "completion_tokens": completion,
-        "cost": cost,
+        "cost": settings.cost(prompt, completion) if settings.priced else None,
     }
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
 Z95 = 1.959963984540054
 """97.5 % quantile of the standard normal distribution: half of a two-sided 95 % interval"""
 
+_TAIL = (1 - 0.95) / 2
 _CHUNK = 1_000_000
 """resampled values held in memory at a time"""
 _MEANS, _TABLES, _SIGNS = 10_000, 4_000, 20_000
@@ -18,14 +19,10 @@ _MEANS, _TABLES, _SIGNS = 10_000, 4_000, 20_000
 
 
 def wilson_interval(successes: float, n: int) -> tuple[float, float]:
-    """95 % score interval of a success rate: (low, high) in [0, 1].
+    """95 % score interval of a success rate: (low, high) in [0, 1]; (0, 1) for no trials.
 
     Source: Wilson, JASA 22 (1927). SciPy has it for whole numbers of successes only; those of several
     runs over a panel are means.
-
-    Args:
-        successes: of the trials, in [0, n].
-        n: trials; 0 gives (0, 1), since nothing is known.
     """
     if n < 0 or not 0 <= successes <= n:
         raise ValueError(f"expected 0 <= successes <= n, got successes={successes}, n={n}.")
@@ -43,17 +40,9 @@ def wilson_interval(successes: float, n: int) -> tuple[float, float]:
 def difference_interval(
     first: tuple[float, float, float], second: tuple[float, float, float]
 ) -> tuple[float, float]:
-    """95 % interval of ``second - first`` for two success rates, from the interval of each.
+    """95 % interval of ``second - first`` for two independent rates, each (rate, low, high) by Wilson.
 
-    The rates are taken as independent; ``paired_difference`` uses the pairs of one panel's tasks.
     Source: Newcombe, Statistics in Medicine 17 (1998) 873-890, method 10.
-
-    Args:
-        first: (rate, low, high) with the Wilson interval, fractions.
-        second: the same of the other rate.
-
-    Returns:
-        (low, high) in [-1, 1].
     """
     rate_1, low_1, high_1 = first
     rate_2, low_2, high_2 = second
@@ -64,36 +53,22 @@ def difference_interval(
 
 
 def mean_rate_interval(rates: Sequence[tuple[float, float, float]]) -> tuple[float, float]:
-    """95 % interval of the plain mean of several independent rates, from the interval of each.
+    """95 % interval of the plain mean of several independent rates, each (rate, low, high).
 
     The distances of a mean from its limits are those of its parts, added as squares. Source: Zou and
     Donner, Statistics in Medicine 27 (2008) 1693-1702.
-
-    Args:
-        rates: (rate, low, high) of each part, fractions; one or more.
-
-    Returns:
-        (low, high), fractions in [0, 1].
     """
-    if not rates:
-        raise ValueError("expected at least one rate.")
-    for rate, low, high in rates:
-        if not low <= rate <= high:
-            raise ValueError(f"the rate {rate} is not inside its interval [{low}, {high}].")
     mean = sum(rate for rate, _, _ in rates) / len(rates)
     below = math.sqrt(sum((rate - low) ** 2 for rate, low, _ in rates)) / len(rates)
     above = math.sqrt(sum((high - rate) ** 2 for rate, _, high in rates)) / len(rates)
     return max(mean - below, 0.0), min(mean + above, 1.0)
 
 
-def bootstrap_mean_interval(values: Sequence[float], seed: int) -> tuple[float, float]:
+def bootstrap_mean_interval(values: Sequence[float] | np.ndarray, seed: int) -> tuple[float, float]:
     """95 % percentile bootstrap interval of a mean.
 
     Below about ten values it is too narrow, and a constant sample gives an interval of width 0. Source:
     Efron and Tibshirani, An Introduction to the Bootstrap (1993), chapter 13.
-
-    Args:
-        values: [N] one number per independent unit (task or episode), N >= 1.
     """
     sample = _finite_array(values, "values")
     generator = np.random.default_rng(seed)
@@ -106,31 +81,22 @@ def bootstrap_mean_interval(values: Sequence[float], seed: int) -> tuple[float, 
 
 
 def mcnemar_exact(improved: int, worsened: int) -> float:
-    """Two-sided p-value that two policies succeed equally often on the same tasks.
-
-    Source: McNemar, Psychometrika 12 (1947), with the exact binomial tail.
-    """
+    """Two-sided p-value of McNemar, Psychometrika 12 (1947), with the exact binomial tail."""
     n = improved + worsened
     tail = sum(math.comb(n, i) for i in range(min(improved, worsened) + 1))
     return min(1.0, 2 * tail / (1 << n))
 
 
-@dataclass(frozen=True, slots=True)
-class PairedDifference:
+class PairedDifference(NamedTuple):
     """The difference of a second run from a first on the same tasks."""
 
-    n: int
-    """tasks"""
-    difference: float
-    """mean of second - first, in the unit of the values"""
     ci95: tuple[float, float]
-    """bootstrap interval of ``difference``, tasks resampled as pairs"""
+    """bootstrap interval of the mean of second - first, tasks resampled as pairs"""
     improved: int
     """tasks with a higher value in the second run"""
     worsened: int
-    """tasks with a lower value in the second run"""
     p_value: float | None
-    """exact McNemar where all values are 0 or 1, else ``None``"""
+    """exact McNemar if all values are 0 or 1, else ``None``"""
 
 
 def paired_difference(
@@ -147,17 +113,10 @@ def paired_difference(
         raise ValueError(
             f"paired runs need the same tasks in the same order, got {len(a)} and {len(b)} values."
         )
-    delta = b - a
-    improved, worsened = int((delta > 0).sum()), int((delta < 0).sum())
-    binary = bool(np.isin(a, (0, 1)).all() and np.isin(b, (0, 1)).all())
-    return PairedDifference(
-        n=len(delta),
-        difference=float(delta.mean()),
-        ci95=bootstrap_mean_interval(delta.tolist(), seed),
-        improved=improved,
-        worsened=worsened,
-        p_value=mcnemar_exact(improved, worsened) if binary else None,
-    )
+    improved, worsened = int((b > a).sum()), int((b < a).sum())
+    binary = bool(np.isin([a, b], (0, 1)).all())
+    p_value = mcnemar_exact(improved, worsened) if binary else None
+    return PairedDifference(bootstrap_mean_interval(b - a, seed), improved, worsened, p_value)
 
 
 def pass_at_k(n: int, successes: int, k: int) -> float:
@@ -170,42 +129,22 @@ def pass_at_k(n: int, successes: int, k: int) -> float:
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float]:
-    """95 % t interval of a mean: exact for normal values, however few.
-
-    Args:
-        values: [N] independent values, one per seed, N >= 2.
-    """
-    sample = _finite_array(values, "values")
-    if len(sample) < 2:
-        raise ValueError("an interval over seeds needs at least two of them.")
-    from scipy.special import stdtrit  # here: what needs no t distribution runs without SciPy
-
-    half = float(stdtrit(len(sample) - 1, 0.975)) * _standard_error(sample)
-    return float(sample.mean() - half), float(sample.mean() + half)
+    """95 % t interval of a mean over seeds, two or more: exact for normal values, however few."""
+    interval = _t_test(values).confidence_interval(0.95)
+    return float(interval.low), float(interval.high)
 
 
 def paired_t_p_value(differences: Sequence[float]) -> float:
-    """Two-sided p-value that paired differences have mean 0 (one-sample t test).
-
-    Args:
-        differences: [N] one per seed, N >= 2.
-
-    Returns:
-        The p-value; where all differences are equal, 1 if they are 0, else 0.
-    """
-    sample = _finite_array(differences, "differences")
-    if len(sample) < 2:
-        raise ValueError("a paired test over seeds needs at least two of them.")
-    error, mean = _standard_error(sample), float(sample.mean())
-    if error <= 1e-12 * abs(mean) or error == 0:
-        return 1.0 if mean == 0 else 0.0
-    from scipy.special import stdtr
-
-    return 2 * float(stdtr(len(sample) - 1, -abs(mean) / error))
+    """Two-sided p-value that paired differences, one per seed and not all equal, have mean 0."""
+    return float(_t_test(differences).pvalue)
 
 
-def _standard_error(sample: np.ndarray) -> float:
-    return float(sample.std(ddof=1)) / math.sqrt(len(sample))
+def _t_test(values: Sequence[float]) -> Any:
+    if len(values) < 2:
+        raise ValueError("a t test or interval over seeds needs at least two of them.")
+    from scipy.stats import ttest_1samp  # here: evaluation alone is installed without SciPy
+
+    return ttest_1samp(values, 0.0)
 
 
 def crossed_bootstrap_interval(values: Sequence[Sequence[float]], seed: int) -> tuple[float, float]:
@@ -230,18 +169,12 @@ def crossed_bootstrap_interval(values: Sequence[Sequence[float]], seed: int) -> 
 
 
 def crossed_difference_interval(
-    first: Sequence[Sequence[float]],
-    second: Sequence[Sequence[float]],
-    seed: int,
+    first: Sequence[Sequence[float]], second: Sequence[Sequence[float]], seed: int
 ) -> tuple[float, float]:
-    """95 % percentile bootstrap interval of ``mean(second) - mean(first)``, two tables of seeds x tasks.
+    """95 % bootstrap interval of ``mean(second) - mean(first)``, two tables of seeds x the same tasks.
 
-    The tasks of both are resampled together, their seeds separately. Arguments and errors as of
-    ``crossed_bootstrap_interval``; deviations are widened for the smaller number of seeds.
-
-    Args:
-        first: [S1, N] one row a seed, one column a task.
-        second: [S2, N] the same tasks in the same order.
+    The tasks of both are resampled together, their seeds separately; deviations are widened as in
+    ``crossed_bootstrap_interval``, for the smaller number of seeds.
     """
     a, b = _tables(first, second)
     generator = np.random.default_rng(seed)
@@ -283,9 +216,6 @@ def sign_flip_p_value(differences: Sequence[float], seed: int) -> float:
 
     Exact for few differences that are not 0, else by random signs. For differences of -1, 0 and 1 it is
     McNemar's test. Source: Fisher, The Design of Experiments (1935), section 21.
-
-    Args:
-        differences: [N] one per task.
     """
     sample = _finite_array(differences, "differences")
     sample = sample[sample != 0]
@@ -331,25 +261,20 @@ def holm(p_values: Sequence[float]) -> list[float]:
     """p-values adjusted for how many there are: the chance of any false finding stays below the level.
 
     Source: Holm, Scandinavian Journal of Statistics 6 (1979).
-
-    Args:
-        p_values: [N] in [0, 1].
     """
-    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
-    adjusted, highest = [0.0] * len(p_values), 0.0
-    for rank, i in enumerate(order):
-        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[i]))
-        adjusted[i] = highest
-    return adjusted
+    found = np.asarray(p_values, float)
+    order = found.argsort(kind="stable")
+    scaled = np.arange(len(found), 0, -1) * found[order]
+    found[order] = np.maximum.accumulate(np.minimum(scaled, 1.0))
+    return [*map(float, found)]
 
 
 def _percentiles(values: np.ndarray) -> tuple[float, float]:
-    tail = (1 - 0.95) / 2
-    low, high = np.quantile(values, [tail, 1 - tail])
+    low, high = np.quantile(values, [_TAIL, 1 - _TAIL])
     return float(low), float(high)
 
 
-def _finite_array(values: Sequence[float], name: str) -> np.ndarray:
+def _finite_array(values: Sequence[float] | np.ndarray, name: str) -> np.ndarray:
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != 1 or not len(array):
         raise ValueError(f"{name}: expected at least one number, got shape {array.shape}.")

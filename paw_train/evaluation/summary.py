@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from paw_gym.transition import Episode
+from paw_gym.wrappers import AgentInterface
 from paw_train.agents.action_form import TRUNCATED
 from paw_train.evaluation.panels import Panel
 from paw_train.evaluation.statistics import (
@@ -30,21 +31,17 @@ UNPLAYED = "-"
 def summarise(
     runs: Runs,
     panel: Panel,
-    fingerprint: str,
-    type_groups: Mapping[str, Sequence[str]] | None = None,
+    env: AgentInterface,
     measured_only: bool = False,
-    env_id: str = "",
     unnoted: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """The measured part of ``result.json``.
+    """The measured part of ``result.json``; rates are ``None`` if no task counts.
 
-    With one seed intervals of success are Wilson's; with several, bootstrap intervals over seeds and
-    tasks. ``n`` tasks of ``tasks`` count: with ``measured_only`` those with a complete episode for every
-    seed, else all, and an episode that failed by an error is no success.
+    With one seed intervals of success are Wilson's; with several, bootstrap intervals over seeds and tasks.
 
     Args:
-        measured_only: leave out tasks without an episode, or whose episode failed by an error.
-        env_id: the environment's; rates are ``None`` if no task counts.
+        measured_only: leave out tasks without a complete episode for every seed. Without it all count,
+            and an episode that failed by an error is no success.
         unnoted: what was spent on episodes without a step.
     """
     counted = _counted(runs) if measured_only else dict(runs)
@@ -58,13 +55,13 @@ def summarise(
         "panel": panel.name,
         "panel_hash": panel.hash,
         "panel_note": panel.note,
-        "env_id": env_id or everything[0].env_id,
+        "env_id": env.env_id,
         **_rate(table),
         "tasks": len(panel.task_ids),
         "complete": not missing and not (errors and measured_only),
         "by_type": by_type,
-        "averages": averages(by_type, type_groups or {}),
-        "fingerprint": fingerprint,
+        "averages": _averages(by_type, env.text_env.type_groups),
+        "fingerprint": env.tasks.fingerprint,
         **_turns(everything),
         "mean_reward": _mean([e.total_reward for e in everything]),
         "score": _score(counted),
@@ -77,7 +74,7 @@ def summarise(
         "runs": [_run(seed, episodes, measured_only) for seed, episodes in runs.items()],
     }
     if len(runs) > 1:
-        result["pass_at_k"] = pass_at(table) if table[0] else {}
+        result["pass_at_k"] = _pass_at(table) if table[0] else {}
     elif len(everything) == len(panel.task_ids):
         result["successes"] = [bool(e.success) for e in everything]
     return result
@@ -102,7 +99,7 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def _turns(episodes: Sequence[Episode]) -> dict[str, Any]:
-    """Ends of turns: ``invalid_rate`` and ``truncated_rate`` are separate shares of all turns."""
+    """Turns by how they ended; ``invalid_rate`` and ``truncated_rate`` are separate shares."""
     steps = [t for e in episodes for t in e.transitions]
     causes = Counter(
         t.info.get("agent", {}).get("problem") or t.info.get("problem") or "unknown"
@@ -123,21 +120,19 @@ def _forgotten(episodes: Sequence[Episode]) -> dict[str, int]:
     """Turns, and parts of prompts, that were left out of contexts that were too long."""
     notes = [[t.info.get("agent", {}) for t in e.transitions] for e in episodes]
     counts = [max((n.get("forgotten_turns", 0) for n in of), default=0) for of in notes]
-    cut = sum("cut_characters" in n for of in notes for n in of)
-    ended = sum(
-        bool(e.transitions and e.transitions[-1].info.get("context_full")) for e in episodes
-    )
-    episodes_short = sum(n > 0 for n in counts)
+    last = [e.transitions[-1].info for e in episodes if e.transitions]
     return {
-        "episodes": episodes_short, "turns": sum(counts), "prompts": cut, "ended_episodes": ended
-    }  # fmt: skip
+        "episodes": sum(n > 0 for n in counts),
+        "turns": sum(counts),
+        "prompts": sum("cut_characters" in n for of in notes for n in of),
+        "ended_episodes": sum(bool(info.get("context_full")) for info in last),
+    }
 
 
 def _rate(table: Sequence[Sequence[float]]) -> dict[str, Any]:
-    """Success rate and interval of a table of seeds x tasks.
+    """Success rate and interval of a table of seeds x tasks, if there are tasks.
 
     If all succeed, or none, a bootstrap interval has width 0; the interval is then that of one seed.
-    Without tasks there is neither rate nor interval.
     """
     tasks = len(table[0])
     if not tasks:
@@ -163,14 +158,12 @@ def _by_type(runs: Runs) -> dict[str, dict[str, Any]]:
     }
 
 
-def averages(
+def _averages(
     by_type: Mapping[str, Mapping[str, Any]], groups: Mapping[str, Sequence[str]]
 ) -> dict[str, dict[str, Any]]:
     """Mean success of groups of task types, each type counting once however many tasks it has.
 
-    Returns:
-        by group: the types it has results of, their tasks, mean and interval. Groups without any are
-        left out; with a single type there is nothing to average.
+    Groups without results are left out; with a single type there is nothing to average.
     """
     found: dict[str, dict[str, Any]] = {}
     for name, types in groups.items():
@@ -178,13 +171,9 @@ def averages(
         if not there or len(by_type) < 2:
             continue
         parts = [by_type[kind] for kind in there]
-        rates = [(part["success_rate"], part["ci95"][0], part["ci95"][1]) for part in parts]
-        found[name] = {
-            "types": there,
-            "n": sum(int(part["n"]) for part in parts),
-            "success_rate": sum(rate for rate, _, _ in rates) / len(rates),
-            "ci95": list(mean_rate_interval(rates)),
-        }
+        n, rates = sum(int(part["n"]) for part in parts), [part["success_rate"] for part in parts]
+        found[name] = {"types": there, "n": n, "success_rate": sum(rates) / len(rates)}
+        found[name]["ci95"] = _mean_interval(rates, parts)
     return found
 
 
@@ -202,12 +191,13 @@ def _score(runs: Runs) -> dict[str, Any]:
     return {"mean": float(np.mean(table)), "ci95": list(interval)}
 
 
-def pass_at(table: Sequence[Sequence[float]]) -> dict[str, dict[str, Any]]:
-    """pass@k for every k up to the number of seeds, each an attempt at each task.
+def _mean_interval(means: Sequence[float], parts: Sequence[Mapping[str, Any]]) -> list[float]:
+    """The interval of the mean of several parts, from their own (``ci95``)."""
+    return [*mean_rate_interval([(m, *p["ci95"]) for m, p in zip(means, parts, strict=True)])]
 
-    Returns:
-        by k: ``mean`` over tasks of the unbiased estimate, and its bootstrap interval over tasks.
-    """
+
+def _pass_at(table: Sequence[Sequence[float]]) -> dict[str, dict[str, Any]]:
+    """pass@k, by k up to the number of seeds: mean over tasks, and bootstrap interval over tasks."""
     seeds = len(table)
     wins = np.asarray(table).sum(0).astype(int)
     found = {}
@@ -241,11 +231,8 @@ def _spent(episodes: Sequence[Episode], unnoted: Sequence[Mapping[str, Any]]) ->
     agents = [t.info.get("agent", {}) for e in episodes for t in e.transitions]
     records = [*unnoted, *(agent["spent"] for agent in agents if "spent" in agent)]
     calls = sum(r["calls"] for r in records)
-    tokens = {
-        "prompt": sum(r["prompt_tokens"] for r in records),
-        "completion": sum(r["completion_tokens"] for r in records),
-        "cached": sum(r["cached_tokens"] for r in records),
-    }
+    names = ("prompt", "completion", "cached")
+    tokens = {name: sum(r[f"{name}_tokens"] for r in records) for name in names}
     counted = all(r["counted"] for r in records)
     return {"model_calls": calls, "tokens": tokens if counted else None}
 
@@ -257,24 +244,23 @@ def joined(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         results: by environment, as ``result.json`` has them.
 
     Returns:
-        The keys of ``result.json`` that make sense of several: ``success_rate`` and ``score`` are means over
-        environments with intervals from theirs, ``by_type`` holds the environments, and
+        The keys of ``result.json`` that make sense of several; ``by_type`` holds the environments, and
         ``by_environment`` the results as they were.
     """
     parts = list(results.values())
-    rates = [(p["success_rate"], *p["ci95"]) for p in parts]
+    rates = [p["success_rate"] for p in parts]
+    scores = [p["score"]["mean"] for p in parts]
     hashes = "".join(p["panel_hash"] for p in parts)
     means = ("mean_steps", "invalid_rate", "truncated_rate", "refused_rate", "mean_reward")
     sums = ("n", "tasks", "errors", "unplayed", "seconds", "model_calls")
-    scores = [_around(p["score"]["mean"], *p["score"]["ci95"]) for p in parts]
     whole = {
         "panel": " + ".join(p["panel"] for p in parts),
         "panel_hash": hashlib.sha256(hashes.encode()).hexdigest()[: len(parts[0]["panel_hash"])],
         "env_id": " + ".join(dict.fromkeys(p["env_id"] for p in parts)),
         "agent": parts[0]["agent"],
         "model": parts[0]["model"],
-        "success_rate": _mean([rate for rate, _, _ in rates]),
-        "ci95": list(mean_rate_interval(rates)),
+        "success_rate": _mean(rates),
+        "ci95": _mean_interval(rates, parts),
         "complete": all(p["complete"] for p in parts),
         "by_type": {
             name: {key: p[key] for key in ("n", "success_rate", "ci95")}
@@ -283,16 +269,11 @@ def joined(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         **{key: _mean([p[key] for p in parts]) for key in means},
         **{key: sum(p[key] for p in parts) for key in sums},
         "score": {
-            "mean": _mean([s for s, _, _ in scores]),
-            "ci95": list(mean_rate_interval(scores)),
+            "mean": _mean(scores),
+            "ci95": _mean_interval(scores, [p["score"] for p in parts]),
         },
         "by_environment": {name: dict(p) for name, p in results.items()},
     }
     if len({p["n"] for p in parts}) == 1 and all("successes" in p for p in parts):
         whole["successes"] = [success for p in parts for success in p["successes"]]
     return whole
-
-
-def _around(mean: float, low: float, high: float) -> tuple[float, float, float]:
-    """A mean with its bootstrap interval, which may miss it by a rounding error."""
-    return mean, min(low, mean), max(high, mean)

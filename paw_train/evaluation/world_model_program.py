@@ -88,7 +88,7 @@ def evaluate_from_args(
             f"collecting transitions ({source})", len(plan.panel.task_ids)
         ) as advance:
             run = PanelRun(plan, prepare(plan, policy), progress=lambda done, _: advance(done))
-            played = [episode for episode in run.run().runs[plan.seeds[0]] if episode is not None]
+            played = [e for episodes in run.run().values() for e in episodes if e is not None]
         where = {"source": source, "panel": plan.panel.name, "panel_hash": plan.panel.hash}
         where["environment"] = environment_record(
             plan.env, plan.split, plan.panel, agent_env_maker(plan.env, plan.split)

@@ -459,7 +459,7 @@ def test_the_interval_of_scores_stays_in_range(scores: list[list[float]], inside
 
     runs = {seed: [episode(score) for score in row] for seed, row in enumerate(scores)}
     panel = Panel("p", ("0", "1", "2", "3"), "")
-    score = summarise(runs, panel, "")["score"]
+    score = summarise(runs, panel, make_agent_env("paw_gym/ALFWorld-v0"))["score"]
     low, high = score["ci95"]
     assert low <= score["mean"] <= high
     assert (low >= 0 and high <= 1) == inside
