@@ -48,8 +48,6 @@ class Agent(ABC):
     """whether a model answers"""
     own_form: ClassVar[bool] = False
     """whether its model writes actions in a form of the agent's own, which tool calls cannot replace"""
-    samples: ClassVar[bool] = True
-    """whether its model writes responses, so that temperature and the longest response matter"""
     privileged: ClassVar[str] = ""
     """privileged information that it uses, which results report: ``success`` (of a trial), ``score`` (of
     an attempt), ``rules`` (it was written for the environment)"""

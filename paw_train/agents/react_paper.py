@@ -7,7 +7,7 @@ examples, of the task's own type if the paper has that. Deviations are listed in
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -29,7 +29,6 @@ from paw_train.rollouts.policy import Response, response_seed
 from paw_train.settings.base import Count, Group, Positive
 
 _EXAMPLES = "Here {are} of how it is done:\n\n{examples}"
-_MEMORY = "You have tried this task before, without success. Your notes on these trials:\n{notes}"
 _TASK = "Here is your task.\n\n{task}"
 _CANDIDATES, _CANDIDATES_OF_TYPES = 12, 40
 """expert episodes looked through for each example; the second if every type of task must be among them"""
@@ -115,10 +114,10 @@ class ReactPaperAgent(TurnAgent):
         return tuple(e for texts in kept.values() for e in texts)
 
     def prompts(self) -> list[str]:
-        own = [self.rules, _EXAMPLES, _MEMORY, _TASK, self.form.unfinished]
+        own = [self.rules, _EXAMPLES, _TASK, self.form.unfinished]
         return [*own, *(f"{e.type}: {e.text}" for e in self.examples)]
 
-    def preface(self, task_type: str, notes: Sequence[str] = ()) -> str:
+    def preface(self, task_type: str) -> str:
         """The text before a task."""
         parts = [self.rules]
         given = self.settings.examples_file is not None
@@ -126,12 +125,10 @@ class ReactPaperAgent(TurnAgent):
         if texts:
             are = "is an example" if len(texts) == 1 else f"are {len(texts)} examples"
             parts.append(fill(_EXAMPLES, are=are, examples="\n\n".join(texts)))
-        if notes:
-            parts.append(fill(_MEMORY, notes="\n".join(f"- {text}" for text in notes)))
         return "\n\n".join(parts)
 
-    def responder(self, seed: int, notes: Mapping[str, Sequence[str]] | None = None) -> Responder:
-        return ReactPaperResponder(self, seed, notes or {})
+    def responder(self, seed: int) -> Responder:
+        return _ReactPaperResponder(self, seed)
 
 
 @dataclass(slots=True)
@@ -152,14 +149,11 @@ class Talk:
     lookup: Lookup = field(default_factory=lambda: Lookup(""))
 
 
-class ReactPaperResponder:
+class _ReactPaperResponder:
     """Keeps the dialogues of one batch of episodes."""
 
-    def __init__(
-        self, agent: ReactPaperAgent, seed: int, notes: Mapping[str, Sequence[str]]
-    ) -> None:
-        self.agent, self.form = agent, agent.form
-        self.seed, self.notes = seed, notes
+    def __init__(self, agent: ReactPaperAgent, seed: int) -> None:
+        self.agent, self.form, self.seed = agent, agent.form, seed
         self._dialogues = Dialogues(agent.policy, agent.rollout)
         self._talks: dict[str, Talk] = {}
 
@@ -168,13 +162,11 @@ class ReactPaperResponder:
         asking: list[View] = []
         for view in views:
             talk = self._talks.get(view.episode) or self._begin(view)
-            between = bool(view.history) and talk.reply is None
-            reason = self.gives_up(view, talk) if between else None
-            if reason is None:
+            if view.history and talk.reply is None and talk.lines >= self.agent.line_count:
+                answers[view.episode] = self._stop(talk)
+            else:
                 self._add_message(talk, view)
                 asking.append(view)
-            else:
-                answers[view.episode] = self._stop(talk, reason)
         seeds = {
             view.episode: response_seed(self.seed, view.episode, self._talks[view.episode].calls)
             for view in asking
@@ -185,18 +177,14 @@ class ReactPaperResponder:
             answers[view.episode] = self._answer(view, response)
         return [answers[view.episode] for view in views]
 
-    def gives_up(self, view: View, talk: Talk) -> str | None:
-        """Why the episode ends here, after at least one action, or ``None``."""
-        return "lines used up" if talk.lines >= self.agent.line_count else None
-
-    def _stop(self, talk: Talk, reason: str) -> Answer:
-        notes: dict[str, Any] = {"ended": reason}
+    def _stop(self, talk: Talk) -> Answer:
+        notes: dict[str, Any] = {"ended": "lines used up"}
         if talk.said:
             notes["said_last"] = talk.said
         return Answer(stops=True, notes=notes)
 
     def _begin(self, view: View) -> Talk:
-        preface = self.agent.preface(view.task_type, self.notes.get(view.task_id, ()))
+        preface = self.agent.preface(view.task_type)
         talk = self._talks[view.episode] = Talk(preface)
         task = self.form.start(view.instruction, view.observation)
         talk.reply = f"{preface}\n\n{fill(_TASK, task=task)}"
@@ -237,7 +225,7 @@ class ReactPaperResponder:
         if talk.lines < self.agent.line_count or talk.asked_again:
             return Answer(acts=False)
         if view.history:
-            return self._stop(talk, "lines used up")
+            return self._stop(talk)
         return self._act(talk, view, text, text)  # an episode must have a step: this one is refused
 
     def _act(self, talk: Talk, view: View, action: str, text: str) -> Answer:

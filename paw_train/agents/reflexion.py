@@ -1,13 +1,11 @@
 """Reflexion: after a failed trial the model writes down what went wrong, and tries again with its notes.
 
-Source: Shinn et al., arXiv 2303.11366. A trial is an episode of another agent: of ``react`` here, of
-``react_paper`` in ``reflexion_paper``.
+Source: Shinn et al., arXiv 2303.11366. A trial is an episode of ``react``.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from paw_gym.internals.replies import split_thought
@@ -17,10 +15,10 @@ from paw_gym.transition import Episode
 from paw_train.agents.dialogue import ShorteningPolicy
 from paw_train.agents.examples import CHARACTERS_A_TOKEN, shortened
 from paw_train.agents.metering import REFLECTION
-from paw_train.agents.protocol import AGENTS, Agent, Done, Responder, note, run_turns
+from paw_train.agents.protocol import AGENTS, Done, note, run_turns
 from paw_train.agents.react import ReactAgent, ReactSettings
 from paw_train.rollouts.policy import Request, response_seed
-from paw_train.settings.base import Count, Group, Positive
+from paw_train.settings.base import Count, Positive
 
 REFLECT = """\
 You have just tried to solve a task in a text environment, and it did not succeed. Look through what \
@@ -34,8 +32,8 @@ What happened:
 EARLIER = "\nNotes from the tries before:\n{notes}\n"
 
 
-class TrialsSettings(Group):
-    """Settings of agents with several trials."""
+class ReflexionSettings(ReactSettings):
+    """Settings of ``reflexion``: those of ``react``, and more."""
 
     trials: Positive = 3
     """tries at a task, the first included"""
@@ -47,19 +45,17 @@ class TrialsSettings(Group):
     """of the failed trial that the model looks through, at four characters a token"""
 
 
-class TrialsAgent(Agent):
-    """Tries a task again and again, each time from its start, until it succeeds or trials are used up.
+@AGENTS.register("reflexion")
+class ReflexionAgent(ReactAgent):
+    """Tries a task as ReAct does, each time from its start, until it succeeds or trials are used up.
 
-    Between trials it learns whether it succeeded, which agents with one trial do not. The episode
-    that counts is the first that succeeds, else the last. Its settings have ``trials``, ``memory``,
-    ``reflection_tokens``, ``transcript_tokens`` and ``observation_chars``.
+    Between trials it learns whether it succeeded, which agents with one trial do not, and notes what went
+    wrong. The episode that counts is the first that succeeds, else the last.
     """
 
+    name = "reflexion"
+    Settings = ReflexionSettings
     privileged = "success"
-
-    @abstractmethod
-    def responder(self, seed: int, notes: Mapping[str, Sequence[str]] | None = None) -> Responder:
-        """A responder for one trial, given the notes on each task, by its id."""
 
     def prompts(self) -> list[str]:
         """Those of a trial, and how the model is asked to reflect."""
@@ -121,27 +117,11 @@ class TrialsAgent(Agent):
     def reflection_prompt(self, episode: Episode, notes: Sequence[str]) -> str:
         """The request for a note after a failed trial."""
         earlier = fill(EARLIER, notes="\n".join(f"- {n}" for n in notes)) if notes else ""
-        limit = int(self.settings.transcript_tokens) * CHARACTERS_A_TOKEN
-        transcript = shortened("\n".join(self.transcript(episode)), limit)
-        return fill(REFLECT, task=episode.instruction, earlier=earlier, transcript=transcript)
-
-    def transcript(self, episode: Episode) -> list[str]:
         lines = []
         for t in episode.transitions:
             lines.append(f"You: {t.response.strip()}")
             seen = shortened(t.next_observation, self.settings.observation_chars)
             lines.append(f"Environment: {seen}")
-        return lines
-
-
-class ReflexionSettings(TrialsSettings, ReactSettings):
-    """Settings of ``reflexion``: those of ``react``, and more."""
-
-
-@AGENTS.register("reflexion")
-class ReflexionAgent(TrialsAgent, ReactAgent):
-    """ReAct in several trials, with the model's own notes on what went wrong in the failed ones."""
-
-    name = "reflexion"
-    Settings = ReflexionSettings
-    responder = ReactAgent.responder
+        limit = int(self.settings.transcript_tokens) * CHARACTERS_A_TOKEN
+        transcript = shortened("\n".join(lines), limit)
+        return fill(REFLECT, task=episode.instruction, earlier=earlier, transcript=transcript)

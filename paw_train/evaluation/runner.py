@@ -348,11 +348,6 @@ def estimate(plan: Plan, settings: EndpointSettings) -> dict[str, dict[str, Any]
         ``tasks`` (tasks x seeds), ``requests``, ``prompt_tokens``, ``completion_tokens`` (at four
         characters each) and ``cost`` (``None``: no prices are given). A cache is not considered.
     """
-    if not agent_class(plan.agent).samples:
-        raise ValueError(
-            f"--dry-run replaces the model's responses, and the agent {plan.agent!r} has none. Run one "
-            "task instead: --limit 1."
-        )
     shares = {"typical": _TYPICAL, "at_most": 1.0}
     return {name: _estimate(plan, settings, share) for name, share in shares.items()}
 

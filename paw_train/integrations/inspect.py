@@ -238,7 +238,7 @@ def task_name(panel: str) -> str:
 for _panel in PANELS:
     _offer(task(name=task_name(_panel))(_task_of(_panel)), task_name(_panel))
 for _agent in AGENTS:
-    if agent_class(_agent).needs_policy and agent_class(_agent).samples:
+    if agent_class(_agent).needs_policy:
         _offer(_solver_of(_agent), _agent)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -169,52 +168,6 @@ class TestExamplesFile:
     def test_a_damaged_file_is_refused(self, tmp_path: Path, text: str, message: str) -> None:
         with pytest.raises(ValueError, match=message):
             read_examples(self.write(tmp_path, text))
-
-
-class TestReflexionPaper:
-    def test_trials_start_anew_with_the_latest_three_notes(self, table: Any) -> None:
-        written = iter(f"note {i}" for i in range(99))
-
-        def answers(request: Request) -> str:
-            return next(written) if request.episode.endswith("/reflect") else "look\n"
-
-        players = table("reflexion_paper", answers, count=1, examples=0, trials=6)
-        (episode,) = players.play().values()
-        first = [r for r in players.policy.requests if len(r.messages) == 1]
-        starts = [users(r)[0] for r in first if not r.episode.endswith("/reflect")]
-        assert len(starts) == 6
-        assert all("You stand in a hall." in text for text in starts)
-        assert re.findall(r"note \d", starts[5]) == ["note 2", "note 3", "note 4"]
-        assert episode.transitions[-1].info["agent"]["trial"] == 6
-
-    @pytest.mark.parametrize(
-        ("said", "steps"), [(["look"], 4), (["look", "inventory"], 30)], ids=["repeats", "goes on"]
-    )
-    def test_a_trial_that_repeats_itself_or_has_the_papers_thirty_actions_ends(
-        self, table: Any, said: list[str], steps: int
-    ) -> None:
-        env = EnvSettings(id="paw_gym/ALFWorld-v0", kwargs={"max_steps": 50})
-        turns = cycle(said)
-        players = table(
-            "reflexion_paper", lambda _: f"{next(turns)}\n", env, "train", 1, examples=0, trials=1
-        )
-        (episode,) = players.play().values()
-        last = episode.transitions[-1]
-        assert len(episode.transitions) == steps and last.truncated
-        assert ("again and again" in last.info["agent"]["ended"]) == (said == ["look"])
-
-    def test_thoughts_are_part_of_what_is_reflected_on(self, table: Any) -> None:
-        def answers(request: Request) -> str:
-            if request.episode.endswith("/reflect"):
-                return "I was wrong."
-            thinks = len(request.messages) == 1
-            return "think: the first door it is\n" if thinks else "open door 3\n"
-
-        players = table("reflexion_paper", answers, count=1, examples=0, trials=2)
-        players.play()
-        (asked,) = [r for r in players.policy.requests if r.episode.endswith("/reflect")]
-        assert "You: think: the first door it is" in users(asked)[0]
-        assert "A wall." in users(asked)[0]
 
 
 class TestSearchR1:

@@ -521,17 +521,12 @@ HANGING = {
     "hang once": ["endpoint.timeout=0.3", "endpoint.retries=30"],
 }
 ASKING = [name for name, a in AGENTS.items() if a.needs_policy and not a.own_form]
-OF_LINES = {
-    "react_paper": ["agent.examples=0"],
-    "reflexion_paper": ["agent.examples=0", "agent.trials=2"],
-}
-"""agents whose model writes lines, not tags, and their settings"""
 OF_TAGS = {"stop kept", "stop stripped", "unclosed tags", "reasoning_content", "reasoning",
            "thought without opening", "prose", "tool call in text", "stop_sequence", "EOS", "no reason",
            "stop in thought"}  # fmt: skip
 """behaviours that only concern tags"""
 CASES = [(a, b) for a in ASKING for b in EXPECTED]
-CASES += [(a, b) for a in OF_LINES for b in EXPECTED if b not in OF_TAGS]
+CASES += [("react_paper", b) for b in EXPECTED if b not in OF_TAGS]
 
 
 @pytest.mark.parametrize(("agent", "behaviour"), CASES)
@@ -540,7 +535,9 @@ def test_every_agent_with_every_server(
 ) -> None:
     rates, *words = EXPECTED[behaviour]
     server.behaviour, server.context_limit, server.faults.slow_seconds = behaviour, 20, 30.0
-    more = [*OF_LINES.get(agent, []), *HANGING.get(behaviour, [])]
+    more = HANGING.get(behaviour, [])
+    if agent == "react_paper":
+        more = ["agent.examples=0", *more]
     code, *printed = evaluate(capsys, server, agent, *more)
     output = " ".join(" ".join(printed).split())
     assert code == (2 if rates is None else 0), output

@@ -1,7 +1,4 @@
-"""Self-consistency: several answers at each step, and a vote over the actions in them.
-
-Source: Wang et al., arXiv 2203.11171, applied to the single actions of an episode.
-"""
+"""Agents that sample several times: a vote over the actions of a step, or the best episode of a task."""
 
 from __future__ import annotations
 
@@ -9,12 +6,31 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from paw_gym.pool import EnvPool
 from paw_gym.prompts import PromptTemplate
+from paw_gym.transition import Episode
 from paw_train.agents.dialogue import ShorteningPolicy
-from paw_train.agents.direct import require_reasoning
-from paw_train.agents.protocol import AGENTS, Answer, Responder, TurnAgent, View
+from paw_train.agents.direct import PolicyAgent, require_reasoning
+from paw_train.agents.protocol import (
+    AGENTS,
+    Agent,
+    Answer,
+    Done,
+    Responder,
+    TurnAgent,
+    View,
+    note,
+)
 from paw_train.rollouts.policy import Request, Response, response_seed
 from paw_train.settings.base import Group, Positive
+
+
+def _require_chance(agent: Agent, count: int) -> None:
+    if count > 1 and agent.rollout.temperature == 0:
+        raise ValueError(
+            f"At temperature 0 all that {agent.name!r} samples is alike, so it has no choice: set "
+            "evaluation.temperature=0.7, for example."
+        )
 
 
 class SelfConsistencySettings(Group):
@@ -29,18 +45,15 @@ class SelfConsistencyAgent(TurnAgent):
     """Samples k answers at each step and takes the action that most of them name.
 
     Only actions that the environment would accept are voted on; if no answer names one, the others are.
-    Of equally frequent ones, the first sampled wins.
+    Of equally frequent ones, the first sampled wins. Source: Wang et al., arXiv 2203.11171, applied to the
+    single actions of an episode.
     """
 
     name = "self_consistency"
     Settings = SelfConsistencySettings
 
     def check(self) -> None:
-        if self.settings.samples > 1 and self.rollout.temperature == 0:
-            raise ValueError(
-                "At temperature 0 all answers are alike, so there is nothing to vote on: set "
-                "evaluation.temperature=0.7, for example."
-            )
+        _require_chance(self, self.settings.samples)
 
     def interface(self, template: PromptTemplate) -> dict[str, Any]:
         require_reasoning(template, self.name)
@@ -61,7 +74,7 @@ class SelfConsistencyAgent(TurnAgent):
             tasks = {f"{v.episode}/{i}": v.instruction for v in views for i in range(count)}
             policy = ShorteningPolicy(self.policy, self.rollout, tasks.__getitem__)
             given = policy.session(sampling, False).respond(requests)
-            answers = [vote(v, given[i * count : (i + 1) * count]) for i, v in enumerate(views)]
+            answers = [_vote(v, given[i * count : (i + 1) * count]) for i, v in enumerate(views)]
             for view, voted in zip(views, answers, strict=True):
                 voted.notes |= policy.left_out(f"{view.episode}/0")
             return answers
@@ -69,7 +82,7 @@ class SelfConsistencyAgent(TurnAgent):
         return answer
 
 
-def vote(view: View, responses: Sequence[Response]) -> Answer:
+def _vote(view: View, responses: Sequence[Response]) -> Answer:
     """The first response that names the winning action, with the votes in its notes.
 
     A request that failed fails the episode: the vote of the others could have another winner, and the
@@ -88,3 +101,47 @@ def vote(view: View, responses: Sequence[Response]) -> Answer:
     # a Counter keeps the order of first appearance, and max the first of equals
     winner = max(votes, key=lambda action: votes[action])
     return Answer(texts[actions.index(winner)], notes)
+
+
+class BestOfNSettings(Group):
+    """Settings of ``best_of_n``."""
+
+    n: Positive = 4
+    """episodes of each task"""
+
+
+@AGENTS.register("best_of_n")
+class BestOfNAgent(PolicyAgent):
+    """Runs n episodes of each task and keeps the one with the highest score.
+
+    The choice uses the environment's own score, which is not available in deployment: the result is an
+    upper bound for choosing among n attempts.
+    """
+
+    name = "best_of_n"
+    Settings = BestOfNSettings
+    privileged = "score"
+
+    def check(self) -> None:
+        _require_chance(self, self.settings.n)
+
+    @property
+    def group_size(self) -> int:
+        return int(self.settings.n)
+
+    def run(self, pool: EnvPool, task_ids: Sequence[str], seed: int, done: Done) -> None:
+        self._run_groups(pool, task_ids, seed, lambda group: done(_best(group)))
+
+
+def _best(group: Sequence[Episode]) -> Episode:
+    """The episode with the highest score, the first of equals.
+
+    If one failed by an error, so does the group: the best of fewer attempts is not the best of n.
+    """
+    failed = next((e for e in group if e.error is not None), None)
+    if failed is not None:
+        return failed
+    index = max(range(len(group)), key=lambda i: (group[i].score, -i))
+    best = group[index]
+    note(best, chosen=index, scores=[e.score for e in group])
+    return best
