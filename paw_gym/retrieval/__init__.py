@@ -10,8 +10,7 @@ from paw_gym.retrieval.base import Hit, Passage, Retriever, RetrieverError, Sear
 from paw_gym.retrieval.bm25 import BM25Retriever
 from paw_gym.retrieval.corpus import Corpus, CorpusError
 from paw_gym.retrieval.dense import DenseRetriever
-from paw_gym.retrieval.factory import make_retriever, retriever_names
-from paw_gym.retrieval.fusion import HybridRetriever
+from paw_gym.retrieval.factory import HybridRetriever, make_retriever, retriever_names
 from paw_gym.retrieval.index_files import IndexMismatchError
 from paw_gym.retrieval.lucene import LuceneRetriever
 from paw_gym.retrieval.remote import RemoteRetriever

@@ -12,7 +12,6 @@ implementations give equal results: NumPy for small corpora, compiled loops (num
 from __future__ import annotations
 
 import math
-import threading
 from collections import Counter
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -30,6 +29,8 @@ from paw_gym.retrieval.index_files import Progress
 
 COMPILED_FROM = 50_000
 """passages from which compiled loops pay for the seconds that compiling takes"""
+LARGEST_K1 = 1e6
+"""beyond it, a term's share of a score may be 0 in single precision"""
 
 Ranked = tuple[np.ndarray, np.ndarray]
 """positions [k] int64 and scores [k] float32, best first, ties by position"""
@@ -44,7 +45,6 @@ class BM25Retriever(CorpusRetriever):
         index: folder of a finished index (``paw index build``); ``None``: indexed now, in memory.
         k1: term saturation; Anserini's default.
         b: length normalisation; Anserini's default.
-        on_error: ``raise`` or ``skip``, for malformed lines of the corpus.
         compiled: use numba; ``None``: if it is installed and the corpus is large.
 
     Raises:
@@ -61,47 +61,25 @@ class BM25Retriever(CorpusRetriever):
         *,
         k1: float = 0.9,
         b: float = 0.4,
-        on_error: str = "raise",
         compiled: bool | None = None,
         progress: Progress = lambda what, done, total: None,
     ) -> None:
-        _check_parameters(k1, b)
-        self.corpus = Corpus.open(corpus, on_error)
+        if not (0 <= k1 <= LARGEST_K1 and 0 <= b <= 1):
+            raise ValueError(
+                f"BM25 needs 0 <= k1 <= {LARGEST_K1:g} and 0 <= b <= 1, got k1={k1}, b={b}."
+            )
+        self.corpus = Corpus.open(corpus)
         if index is None:
             self.index = build_index(self.corpus, progress=progress)
         else:
             self.index = BM25Index.load(user_path(index), self.corpus.fingerprint)
         self._settings = {"retriever": "bm25", "corpus": self.index.corpus, "k1": k1, "b": b}
-        self._options = (k1, b, compiled)
-        self._lock = threading.Lock()
-        self._scorer: BM25Scorer | None = None
+        self._scorer = BM25Scorer(self.index, k1, b, compiled)
 
     def rank(self, query: str, top_k: int) -> Ranked:
         """Positions [k] in the corpus and scores [k] of the best passages of one query."""
         check_top_k(top_k)
-        with self._lock:  # compiling takes seconds, and is done only once
-            if self._scorer is None:
-                self._scorer = BM25Scorer(self.index, *self._options)
         return self._scorer.rank(analyze(query), top_k)
-
-    def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_lock": None, "_scorer": None}
-
-    def __setstate__(self, state: dict[str, object]) -> None:
-        self.__dict__.update(state)
-        self._lock = threading.Lock()
-
-
-_LARGEST_K1 = 1e6
-"""beyond it, a term's share of a score may be 0 in single precision"""
-
-
-def _check_parameters(k1: float, b: float) -> None:
-    if not (0 <= k1 <= _LARGEST_K1 and 0 <= b <= 1):
-        raise ValueError(
-            f"BM25 needs 0 <= k1 <= {_LARGEST_K1:g} and 0 <= b <= 1, got k1={k1}, b={b}."
-        )
-
 
 class BM25Scorer:
     """Ranks the passages of an index."""
@@ -109,7 +87,6 @@ class BM25Scorer:
     def __init__(
         self, index: BM25Index, k1: float = 0.9, b: float = 0.4, compiled: bool | None = None
     ) -> None:
-        _check_parameters(k1, b)
         self.index = index
         average = np.float32(index.total_terms / index.size)
         ratio = decoded_lengths().astype(np.float32) / max(average, np.float32(1e-9))

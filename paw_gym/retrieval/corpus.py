@@ -19,14 +19,7 @@ from typing import Any
 import numpy as np
 
 from paw_gym.internals.cache import private_folder
-from paw_gym.internals.files import (
-    file_version,
-    new_file,
-    packed_by,
-    require_data,
-    user_path,
-    write_json,
-)
+from paw_gym.internals.files import file_version, new_file, packed_by, require_data, user_path
 from paw_gym.retrieval.base import CheckedRetriever, Contexts, Hit, Passage, settings_digest
 
 _log = logging.getLogger(__name__)
@@ -47,34 +40,27 @@ class Corpus(Sequence[Passage]):
         count: int,
         fingerprint: str,
         source: str,
-        skipped: Sequence[int] = (),
     ) -> None:
         self._passages = passages
         self._count = count
         self.fingerprint = fingerprint
         self.source = source
-        self.skipped = tuple(skipped)
 
     @classmethod
-    def open(cls, source: CorpusSource, on_error: str = "raise") -> Corpus:
+    def open(cls, source: CorpusSource) -> Corpus:
         """A corpus from the path of a ``.jsonl`` file, or from passages in memory.
 
         Args:
             source: a path; or passages as ``Passage``, mappings, or ``(id, contents)`` pairs.
-            on_error: ``raise`` refuses a file with a malformed line, ``skip`` leaves such lines out
-                and states which.
 
         Raises:
             FileNotFoundError: no such file.
             CorpusError: a malformed line, a repeated id, or no passage at all.
-            ValueError: ``on_error`` is neither.
         """
-        if on_error not in ("raise", "skip"):
-            raise ValueError(f"on_error is 'raise' or 'skip', got {on_error!r}.")
         if isinstance(source, Corpus):
             return source
         if isinstance(source, str | os.PathLike):
-            return _open_file(user_path(source), on_error)
+            return _open_file(user_path(source))
         return _in_memory(source)
 
     def __len__(self) -> int:
@@ -126,30 +112,30 @@ class CorpusRetriever(CheckedRetriever):
         return [Hit(p.id, p.contents, float(score)) for p, score in passages]
 
 
-class PassageError(ValueError):
-    """A record is not a passage; the message states why."""
-
-
 def parse_passage(record: Any) -> Passage:
-    """A passage from a JSON value or a pair."""
+    """A passage from a JSON value or a pair.
+
+    Raises:
+        ValueError: it is none; the message states why.
+    """
     if isinstance(record, Passage):
         return record
     if isinstance(record, tuple | list) and len(record) == 2:
         record = {"id": record[0], "contents": record[1]}
     if not isinstance(record, Mapping):
-        raise PassageError(f"a passage is an object, got {type(record).__name__}")
+        raise ValueError(f"a passage is an object, got {type(record).__name__}")
     if "id" not in record:
-        raise PassageError("the key 'id' is missing")
+        raise ValueError("the key 'id' is missing")
     contents = record.get("contents")
     if contents is None and isinstance(record.get("text"), str):
         title = record.get("title")
         if title is not None and not _is_plain(title):
-            raise PassageError(f"the title is neither a string nor a whole number: {title!r:.40}")
+            raise ValueError(f"the title is neither a string nor a whole number: {title!r:.40}")
         contents = record["text"] if title in (None, "") else f'"{title}"\n{record["text"]}'
     if not isinstance(contents, str) or not contents.strip():
-        raise PassageError("the key 'contents' (or 'text') is missing, empty or no string")
+        raise ValueError("the key 'contents' (or 'text') is missing, empty or no string")
     if not _is_plain(record["id"]):
-        raise PassageError(f"the id is neither a string nor a whole number: {record['id']!r:.40}")
+        raise ValueError(f"the id is neither a string nor a whole number: {record['id']!r:.40}")
     return Passage(str(record["id"]), contents)
 
 
@@ -209,7 +195,7 @@ def _version(stat: os.stat_result) -> tuple[int, int]:
     return stat.st_size, stat.st_mtime_ns
 
 
-def _open_file(path: Path, on_error: str) -> Corpus:
+def _open_file(path: Path) -> Corpus:
     if not path.is_file():
         raise FileNotFoundError(
             f"There is no corpus file {path}. It is a .jsonl file with one "
@@ -223,43 +209,18 @@ def _open_file(path: Path, on_error: str) -> Corpus:
         )
     version = _version(path.stat())  # before the scan: a change during it counts
     if version[0] < _CACHED_FROM:
-        offsets, scan = _scan(path)
+        offsets, fingerprint = _scan(path)
     else:
         name = hashlib.sha256(file_version(path).encode()).hexdigest()[:24]
-        remembered = private_folder("corpora") / name
-        found = _recalled(remembered)
-        offsets, scan = found or _scan(path)
-        if found is None:
-            _remember(remembered, offsets, scan)
-    if scan["malformed"]:
-        number, reason = scan["malformed"][0]
-        if on_error == "raise":
-            more = len(scan["malformed"]) - 1
-            raise CorpusError(
-                f"{path}, line {number}: {reason}"
-                + (f" (and {more} more lines)" if more else "")
-                + '. Mend it, or leave such lines out with on_error="skip" (paw index build: '
-                "--skip-malformed)."
-            )
-        _log.warning(
-            "%s: %d malformed lines are left out, the first is line %d: %s",
-            path,
-            len(scan["malformed"]),
-            number,
-            reason,
-        )
-    if len(offsets) == 0:
-        raise CorpusError(f"{path} holds no well-formed passage.")
-    skipped = [number for number, _ in scan["malformed"]]
-    lines = _Lines(path, offsets, version)
-    return Corpus(lines, len(offsets), scan["fingerprint"], str(path), skipped)
+        remembered = private_folder("corpus-scans") / name
+        offsets, fingerprint = _recalled(remembered) or _remembered(remembered, *_scan(path))
+    return Corpus(_Lines(path, offsets, version), len(offsets), fingerprint, str(path))
 
 
-def _scan(path: Path) -> tuple[np.ndarray, dict[str, Any]]:
-    """Offsets [N, 2] of the well-formed lines, and what else there is to know about the file."""
+def _scan(path: Path) -> tuple[np.ndarray, str]:
+    """Offsets [N, 2] of the lines, and the fingerprint of the file."""
     digest = hashlib.sha256()
     offsets, hashes, numbers = array("q"), array("Q"), array("q")  # 8 bytes per entry
-    malformed: list[tuple[int, str]] = []
     position = 0
     with open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
@@ -268,23 +229,23 @@ def _scan(path: Path) -> tuple[np.ndarray, dict[str, Any]]:
             if not line.strip():
                 continue
             try:
-                passage = parse_passage(json.loads(line))
-            except PassageError as error:
-                malformed.append((number, str(error)))
-                continue
-            except (ValueError, RecursionError):
-                malformed.append((number, "not valid JSON"))
-                continue
+                passage = parse_passage(_json(line))
+            except ValueError as error:
+                raise CorpusError(
+                    f"{path}, line {number}: {error}. Mend or remove it."
+                ) from error
             offsets.extend((start, position))
             hashes.append(text_hash(passage.id))
             numbers.append(number)
-    if offsets or not malformed:
-        _require_usable(np.array(hashes, np.uint64), np.array(numbers), str(path))
-    return np.array(offsets, np.int64).reshape(-1, 2), {
-        "fingerprint": digest.hexdigest(),
-        "malformed": malformed,
-        "lines": len(hashes),
-    }
+    _require_usable(np.array(hashes, np.uint64), np.array(numbers), str(path))
+    return np.array(offsets, np.int64).reshape(-1, 2), digest.hexdigest()
+
+
+def _json(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        raise ValueError("not valid JSON") from None
 
 
 def text_hash(text: str) -> int:
@@ -305,26 +266,23 @@ def _require_usable(hashes: np.ndarray, numbers: np.ndarray, source: str) -> Non
         )
 
 
-def _recalled(folder: Path) -> tuple[np.ndarray, dict[str, Any]] | None:
+def _recalled(folder: Path) -> tuple[np.ndarray, str] | None:
     """A remembered scan; ``None``: there is none, or it is damaged."""
-    try:
-        scan = json.loads((folder / "scan.json").read_text(encoding="utf-8"))
-        offsets = np.asarray(np.load(folder / "offsets.npy", mmap_mode="r"))
-        if offsets.shape != (scan["lines"], 2) or not isinstance(scan["malformed"], list):
-            raise ValueError("the offsets are not those of the scan")
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
-        _log.warning("The scan in %s is damaged, and made anew: %s", folder, error)
-        return None
-    return offsets, scan
+    for path in folder.glob("*.npy"):
+        try:
+            return np.asarray(np.load(path, mmap_mode="r")), path.stem
+        except (OSError, ValueError, EOFError) as error:
+            _log.warning("The scan in %s is damaged, and made anew: %s", path, error)
+    return None
 
 
-def _remember(folder: Path, offsets: np.ndarray, scan: Mapping[str, Any]) -> None:
+def _remembered(folder: Path, offsets: np.ndarray, fingerprint: str) -> tuple[np.ndarray, str]:
+    """Keeps a scan for the next process, if there is room."""
+    path = folder / f"{fingerprint}.npy"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with new_file(folder / "offsets.npy", shared=True) as scratch, scratch.open("wb") as file:
+        with new_file(path, shared=True) as scratch, scratch.open("wb") as file:
             np.save(file, offsets)
-        write_json(folder / "scan.json", dict(scan), shared=True)
     except OSError as error:
         _log.warning("Cannot remember the scan of the corpus in %s: %s", folder, error)
+    return offsets, fingerprint

@@ -55,7 +55,6 @@ class DenseRetriever(CorpusRetriever):
         candidates: hnsw: how many are looked at (efSearch).
         probes: ivfpq: clusters looked into.
         refine: ivfpq: candidates scored again, as a multiple of ``top_k``.
-        on_error: ``raise`` or ``skip``, for malformed lines of the corpus.
 
     Raises:
         IndexMismatchError: the index belongs to another corpus or model.
@@ -73,10 +72,9 @@ class DenseRetriever(CorpusRetriever):
         candidates: int = 128,
         probes: int = 32,
         refine: int = 8,
-        on_error: str = "raise",
         progress: Progress = lambda what, done, total: None,
     ) -> None:
-        self.corpus = Corpus.open(corpus, on_error)
+        self.corpus = Corpus.open(corpus)
         if index is None and len(self.corpus) > LARGEST:
             raise _no_index(f"{len(self.corpus):,} passages", self.corpus.source)
         self.encoder = make_encoder(model, **(encoder_settings or {}))

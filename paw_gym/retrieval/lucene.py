@@ -37,7 +37,6 @@ class LuceneRetriever(CorpusRetriever):
             one.
         k1: term saturation.
         b: length normalisation.
-        on_error: ``raise`` or ``skip``, for malformed lines of the corpus.
 
     Raises:
         ImportError: pyserini, pyjnius or a Java runtime is missing.
@@ -50,9 +49,8 @@ class LuceneRetriever(CorpusRetriever):
         index: str | Path | None = None,
         k1: float = 0.9,
         b: float = 0.4,
-        on_error: str = "raise",
     ) -> None:
-        self.corpus = Corpus.open(corpus, on_error)
+        self.corpus = Corpus.open(corpus)
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if index is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="paw-lucene-")

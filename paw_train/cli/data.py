@@ -170,9 +170,6 @@ def build(
         typer.Option(min=1, help="Passages per shard; an interruption loses at most one shard."),
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="bm25, lucene: processes or threads.")] = 1,
-    skip_malformed: Annotated[
-        bool, typer.Option("--skip-malformed", help="Skip malformed lines of the corpus.")
-    ] = False,
 ) -> None:
     """Build an index. An interrupted build continues where it stopped."""
     from rich.progress import MofNCompleteColumn
@@ -183,12 +180,7 @@ def build(
 
     require_choice("index of a retriever", retriever, KINDS)
     console = safe_console(highlight=False, soft_wrap=True)
-    opened = Corpus.open(corpus, "skip" if skip_malformed else "raise")
-    if opened.skipped:
-        lines = ", ".join(map(str, opened.skipped[:5]))
-        console.print(
-            f"[yellow]{counted(len(opened.skipped), 'malformed line')} left out[/yellow]: {lines} ..."
-        )
+    opened = Corpus.open(corpus)
     with progress_bars(MofNCompleteColumn()) as progress:
         if retriever == "bm25":
             from paw_gym.retrieval.bm25_index import build_index
@@ -209,7 +201,6 @@ def build(
     made = f"{counted(len(opened), 'passage')}, {size / 1e6:,.1f} MB in {escape(str(folder))}"
     console.print(f"[green]Done:[/green] {made}")
     command = f"paw serve retriever --retriever {retriever} --corpus {corpus} --index {folder}"
-    command += " -k on_error=skip" if opened.skipped else ""
     console.print(f"Use it: {command}", markup=False)
 
 

@@ -29,12 +29,11 @@ from paw_gym.retrieval import (
     lucene,
     make_retriever,
 )
-from paw_gym.retrieval.analysis import _CLASS_WORD, _CLASSES, _LOWER, analyze, words
+from paw_gym.retrieval.analysis import _CLASS_WORD, _CLASSES, _LOWER, analyze, stem, words
 from paw_gym.retrieval.base import need
 from paw_gym.retrieval.bm25 import BM25Scorer
 from paw_gym.retrieval.bm25_index import build_index, decoded_lengths, encode_lengths
 from paw_gym.retrieval.index_files import DamagedIndexError
-from paw_gym.retrieval.porter import stem
 
 # what DefaultEnglishAnalyzer of Anserini 1.7.1 gives
 ANSERINI = [

@@ -36,14 +36,6 @@ def test_an_index_of_vectors(small_corpus: Path, tmp_path: Path) -> None:
     assert hits[0][0].id == "c"
 
 
-def test_malformed_lines_are_left_out_on_request(small_corpus: Path, tmp_path: Path) -> None:
-    with open(small_corpus, "a") as file:
-        file.write("oops\n")
-    code, told = paw("index", "build", "bm25", small_corpus, tmp_path / "i", "--skip-malformed")
-    assert code == 0 and "1 malformed line left out: 5" in told
-    assert "-k on_error=skip\n" in told, "without it the corpus is refused"
-
-
 def test_passages_of_stop_words_alone_are_indexed(tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text('{"id": "1", "contents": "the of"}\n')

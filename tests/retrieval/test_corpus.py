@@ -50,14 +50,11 @@ def test_other_forms_of_a_passage() -> None:
         ("[" * 100_000, "not valid JSON"),
     ],
 )
-def test_a_malformed_line_is_named_or_skipped(small_corpus: Path, line: str, says: str) -> None:
+def test_a_malformed_line_is_named(small_corpus: Path, line: str, says: str) -> None:
     lines = small_corpus.read_text(encoding="utf-8").splitlines()
     small_corpus.write_text("\n".join([*lines[:2], line, "", *lines[2:]]), encoding="utf-8")
     with pytest.raises(CorpusError, match=f"line 3: .*{says}"):
         Corpus.open(small_corpus)
-    kept = Corpus.open(small_corpus, on_error="skip")
-    assert [p.id for p in kept] == ["a", "b", "c", "d"]
-    assert kept.skipped == (3,)
 
 
 def test_what_is_no_corpus_is_refused(tmp_path: Path, small_corpus: Path) -> None:
@@ -65,9 +62,6 @@ def test_what_is_no_corpus_is_refused(tmp_path: Path, small_corpus: Path) -> Non
     empty.write_text("\n\n")
     with pytest.raises(CorpusError, match="holds no passage"):
         Corpus.open(empty)
-    empty.write_text("nothing\n")
-    with pytest.raises(CorpusError, match="no well-formed passage"):
-        Corpus.open(empty, on_error="skip")
     with pytest.raises(FileNotFoundError, match=r"There is no corpus file .*none\.jsonl"):
         Corpus.open(tmp_path / "none.jsonl")
     with pytest.raises(CorpusError, match="lines 1 and 5 have the same id"):
@@ -75,8 +69,6 @@ def test_what_is_no_corpus_is_refused(tmp_path: Path, small_corpus: Path) -> Non
             small_corpus.read_text() + json.dumps({"id": "a", "contents": "again"})
         )
         Corpus.open(small_corpus)
-    with pytest.raises(ValueError, match="on_error"):
-        Corpus.open(small_corpus, on_error="ignore")
 
 
 def test_a_scan_is_remembered_until_the_file_changes(

@@ -12,7 +12,7 @@ import pytest
 import torch
 from small_policies import said_in, word_policy
 
-from paw_gym.retrieval.simulated import Curriculum, ScriptWriter
+from paw_gym.retrieval.simulated import Curriculum, SimulatedRetriever
 from paw_train.algorithms.experience import Signals, prepare
 from paw_train.algorithms.pool import collect
 from paw_train.evaluation import make_pool
@@ -98,13 +98,13 @@ def test_zerosearch_grows_noisier_and_resumes_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = []  # progress told, query, and whether the answer is noisy
-    write = ScriptWriter.write
+    write = SimulatedRetriever.write
 
     def spy(self: Any, query: str, context: Any, count: int, noisy: bool) -> list[str]:
         written.append((context.progress, query, noisy))
         return write(self, query, context, count, noisy)
 
-    monkeypatch.setattr(ScriptWriter, "write", spy)
+    monkeypatch.setattr(SimulatedRetriever, "write", spy)
 
     def run(name: str) -> Run:
         settings = load_settings(

@@ -24,7 +24,7 @@ from paw_gym.envs.alfworld.games import find_root
 from paw_gym.internals.locks import only_process
 from paw_gym.retrieval import Hit, RetrieverError
 from paw_gym.retrieval.bm25 import BM25Retriever
-from paw_gym.retrieval.simulated import ScriptWriter, SimulatedRetriever
+from paw_gym.retrieval.simulated import SimulatedRetriever
 from paw_gym.transition import Episode
 from paw_train.agents.metering import exchanges
 from paw_train.environments import agent_env_maker
@@ -402,12 +402,12 @@ class TestFingerprint:
     def test_searches_that_a_model_writes_have_no_hash(self) -> None:
         asked: list[str] = []
 
-        class Writer(ScriptWriter):
+        class Simulated(SimulatedRetriever):
             def write(self, query: str, *rest: Any) -> list[str]:
                 asked.append(query)
                 return super().write(query, *rest)
 
-        retriever = SimulatedRetriever(writer=Writer())
+        retriever = Simulated(writer="script")
         env = make_agent_env("paw_gym/SearchQA-v0", retriever=retriever).text_env
         assert behaviour_hash(env, env.tasks.ids[:2]) is None
         assert asked == []  # each would be a request to the endpoint
