@@ -88,7 +88,7 @@ def main() -> None:
         server, pages, folder = open_page(run, "turns")
         begun, spent = time.perf_counter(), cpu_seconds(server.pid)
         reading = "document.querySelector('.status').textContent.startsWith('reading')"
-        while pages.run(reading) or pages.run("window.paw.seen.indexing !== null"):
+        while pages.run(reading) or pages.run("window.paw.seen.indexing"):
             time.sleep(0.2)
         indexed, spent = time.perf_counter() - begun, cpu_seconds(server.pid) - spent
         print(f"\nWhole index: {indexed:.1f} s after the first row ({spent:.1f} s of CPU).\n")

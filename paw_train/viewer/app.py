@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
@@ -17,7 +17,7 @@ import paw_gym
 from env_servers.gate import App, Gate, Metrics
 from env_servers.problems import MEDIA_TYPE, ProblemError
 from paw_gym.internals.files import json_text
-from paw_train.viewer.queries import OUTCOMES, PAGE, SORTS, Filter
+from paw_train.viewer.lists import Page
 from paw_train.viewer.store import RunStore, UnknownNameError
 
 HEADERS = {
@@ -42,7 +42,6 @@ _TYPES = {
 Name = Annotated[str, Query(alias="run", max_length=500)]
 Names = Annotated[list[str], Query(alias="run", max_length=100)]
 Key = Annotated[str, Query(max_length=300)]
-Number = Annotated[int, Query(ge=0, le=2**31)]
 
 
 def create_app(root: str | Path, *, token: str | None = None, hosts: Sequence[str] = ()) -> App:
@@ -65,7 +64,6 @@ def create_app(root: str | Path, *, token: str | None = None, hosts: Sequence[st
     )
     _add_files(app)
     _add_data(app, store)
-    _add_lists(app, store)
     _add_problems(app)
     return Gate(app, Metrics(), token, hosts=hosts)
 
@@ -130,33 +128,9 @@ def _add_data(app: FastAPI, store: RunStore) -> None:
     def group(name: Name, key: Key) -> Response:
         return _json({"episodes": store.group(name, key)})
 
-
-def _add_lists(app: FastAPI, store: RunStore) -> None:
     @app.get("/api/list")
-    def rows(
-        name: Name,
-        view: Literal["groups", "episodes", "turns"] = "episodes",
-        q: Annotated[str, Query(max_length=500)] = "",
-        phase: Annotated[str | None, Query(max_length=20)] = None,
-        outcome: Annotated[str, Query(max_length=100)] = "",
-        type: Annotated[str | None, Query(max_length=200)] = None,
-        env: Annotated[str | None, Query(max_length=200)] = None,
-        invalid: bool = False,
-        selected: bool = False,
-        entropy: Annotated[float | None, Query(ge=0, le=1e6)] = None,
-        first: Number | None = None,
-        last: Number | None = None,
-        sort: Annotated[str, Query(max_length=20)] = "order",
-        offset: Number = 0,
-        limit: Annotated[int, Query(ge=1, le=PAGE)] = 200,
-        around: Annotated[str | None, Query(max_length=320)] = None,
-    ) -> Response:
-        outcomes = tuple(sorted(o for o in outcome.split(",") if o in OUTCOMES))
-        sort = sort if sort in SORTS else "order"
-        chosen = Filter(
-            view, q, phase, outcomes, type, env, invalid, selected, entropy, first, last, sort
-        )
-        return _json(store.page(name, chosen, offset, limit, around))
+    def rows(wanted: Annotated[Page, Query()]) -> Response:
+        return _json(store.page(wanted))
 
 
 def _add_problems(app: FastAPI) -> None:

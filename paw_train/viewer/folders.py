@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from paw_gym.internals.printable import encodable
-from paw_gym.transition import Episode
 from paw_train.reporting.run.data import FILES
 
 PHASES = ("before", "training", "after", "other")
@@ -83,17 +82,18 @@ def is_run(folder: Path) -> bool:
     """True if a folder holds files that a training run or an evaluation leaves."""
     if any(folder.glob("*.safetensors")):
         return False  # a model has a config.json, too; shared warm starts are models beside runs
-    if (
-        any((folder / name).is_file() for name in (*FILES, RESULT))
-        or (folder / "rollouts").is_dir()
-    ):
-        return True
-    return any(folder.glob("episodes*.jsonl"))
+    known = any((folder / name).is_file() for name in (*FILES, RESULT))
+    return known or (folder / "rollouts").is_dir() or any(folder.glob("episodes*.jsonl"))
 
 
 def episode_files(run: Path) -> list[EpisodeFile]:
     """The files of a run that hold episodes, in the order of the run."""
-    found = [_rollouts(path, run) for path in _listed(run / "rollouts")]
+    found = []
+    for path in _listed(run / "rollouts"):
+        tokens = run / "tokens" / path.name
+        update = int(path.stem) if re.fullmatch(r"[0-9]{1,9}", path.stem) else None
+        known = tokens if tokens.is_file() else None
+        found.append(EpisodeFile(encodable(path.stem), path, "training", update, known))
     for path in _listed(run):
         if path.stem.startswith("episodes"):
             name = path.stem.removeprefix("episodes").strip("_") or "episodes"
@@ -109,18 +109,6 @@ def _listed(folder: Path) -> list[Path]:
     return [p for p in sorted(folder.iterdir()) if p.suffix == ".jsonl" and p.is_file()]
 
 
-def _rollouts(path: Path, run: Path) -> EpisodeFile:
-    number = re.fullmatch(r"(\d{1,9})", path.stem)
-    tokens = run / "tokens" / f"{path.stem}.jsonl"
-    return EpisodeFile(
-        encodable(path.stem),
-        path,
-        "training",
-        int(number.group()) if number else None,
-        tokens if tokens.is_file() else None,
-    )
-
-
 class Place(NamedTuple):
     """The place of a record in its file, in bytes."""
 
@@ -128,15 +116,11 @@ class Place(NamedTuple):
     length: int
 
 
-class Damaged(NamedTuple):
-    """A line that is not a record."""
+def scan_lines(path: Path, start: int = 0) -> Iterator[tuple[Place, dict[str, Any] | str]]:
+    """The objects of a JSONL file from a byte on, or what is wrong with a line.
 
-    place: Place
-    reason: str
-
-
-def scan_lines(path: Path, start: int = 0) -> Iterator[tuple[Place, dict[str, Any] | Damaged]]:
-    """The objects of a JSONL file from a byte on; a last line without a line break is left for later."""
+    A last line without a line break is left for later.
+    """
     with path.open("rb") as file:
         file.seek(start)
         for line in file:
@@ -149,12 +133,10 @@ def scan_lines(path: Path, start: int = 0) -> Iterator[tuple[Place, dict[str, An
             try:
                 value = json.loads(line)
             except (ValueError, RecursionError) as error:
-                yield place, Damaged(place, str(error))
-                continue
-            if isinstance(value, dict):
-                yield place, value
+                yield place, str(error)
             else:
-                yield place, Damaged(place, f"a {type(value).__name__}, not an object")
+                is_object = isinstance(value, dict)
+                yield place, value if is_object else f"a {type(value).__name__}, not an object"
 
 
 def read_line(path: Path, place: Place) -> dict[str, Any]:
@@ -165,15 +147,3 @@ def read_line(path: Path, place: Place) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError("the file has changed: no record is where one was.")
     return value
-
-
-def scan_episodes(path: Path, start: int = 0) -> Iterator[tuple[Place, Episode | Damaged]]:
-    """The episodes of a JSONL file from a byte on."""
-    for place, value in scan_lines(path, start):
-        if isinstance(value, Damaged):
-            yield place, value
-            continue
-        try:
-            yield place, Episode.from_dict(value)
-        except (TypeError, KeyError, ValueError, AttributeError) as error:
-            yield place, Damaged(place, f"not an episode ({error})")

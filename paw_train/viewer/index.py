@@ -7,27 +7,21 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from paw_gym.internals.printable import encodable
-from paw_train.viewer.folders import (
-    Damaged,
-    EpisodeFile,
-    Place,
-    episode_files,
-    read_line,
-    scan_episodes,
-    scan_lines,
-)
-from paw_train.viewer.summaries import EpisodeSummary, summarise
+from paw_gym.transition import Episode
+from paw_train.viewer.folders import EpisodeFile, Place, episode_files, read_line, scan_lines
+from paw_train.viewer.lists import Filter, Page, Row, Summary, position, select, summarise
 
 _BATCH = 256
 """episodes that are read before lists show them"""
 
-Progress = Callable[[int, int], None]
-"""called with (bytes read, bytes to read)"""
 Stamp = list[int] | None
 Signature = tuple[Stamp, Stamp]
 """the stamps of a file of episodes and of their recorded tokens"""
@@ -44,7 +38,7 @@ class IndexedFile:
     """bytes that were read"""
     records: int = 0
     """records that were read, whole or damaged"""
-    episodes: list[EpisodeSummary] = field(default_factory=list)
+    episodes: list[Summary] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
@@ -57,72 +51,84 @@ class RunIndex:
         """by key, in the order of the run; the mapping is replaced, never changed"""
         self.generation = int(time.time() * 1000)  # above those of an earlier viewer
         """a number that grows whenever something changes"""
+        self._selected = lru_cache(maxsize=24)(
+            lambda chosen, generation: select(self.episodes(), chosen)
+        )
 
-    def episodes(self) -> list[EpisodeSummary]:
+    def episodes(self) -> list[Summary]:
         """All episodes, in the order of the run."""
         return [episode for file in self.files.values() for episode in file.episodes]
 
-    def find(self, key: str) -> EpisodeSummary | None:
+    def find(self, key: str) -> Summary | None:
         """The episode with a key, ``file.number``."""
         file = self.files.get(key.rpartition(".")[0])
         return next((e for e in file.episodes if e.key == key), None) if file else None
 
-    def group_of(self, episode: EpisodeSummary) -> list[EpisodeSummary]:
+    def group_of(self, episode: Summary) -> list[Summary]:
         """The episodes of an episode's group, including itself, in the order of the run."""
         return [other for other in self.episodes() if other.group == episode.group]
 
-    def refresh(self, progress: Progress | None = None, stop: Callable[[], bool] = bool) -> bool:
-        """Reads what is new in the run's files; returns whether anything was.
+    def page(self, wanted: Page) -> Row:
+        """A part of a list, and how many rows the list has."""
+        chosen = Filter(**wanted.model_dump(include=set(Filter.model_fields)))
+        items = self._selected(chosen, self.generation)
+        key, _, step = (wanted.around or "").partition(":")
+        known = self.find(key)
+        at = None if known is None else position(items, wanted.view, known, step)
+        offset = wanted.offset if at is None else at - at % wanted.limit
+        part = items[offset : offset + wanted.limit]
+        rows = [{**episode.head, **row} for episode, row in part]
+        return {"total": len(items), "offset": offset, "at": at, "rows": rows}
+
+    def overview(self) -> dict[str, Any]:
+        """The choices of the filters, with the number of episodes for each."""
+        episodes = self.episodes()
+
+        def counts(values: Iterable[Any]) -> dict[Any, int]:
+            return dict(sorted(Counter(value for value in values if value is not None).items()))
+
+        damaged = [(key, file.notes) for key, file in sorted(self.files.items()) if file.notes]
+        return {
+            "episodes": len(episodes),
+            "turns": sum(e.row["steps"] for e in episodes),
+            "with_tokens": sum(e.row["entropy"] is not None for e in episodes),
+            "phases": counts(e.file.phase for e in episodes),
+            "outcomes": counts(e.head["outcome"] for e in episodes),
+            "environments": counts(e.env_id for e in episodes),
+            "types": counts(e.head["task_type"] for e in episodes),
+            "kept": counts(e.file.update for e in episodes),
+            "notes": [f"{key}: {'; '.join(notes)}" for key, notes in damaged],
+        }
+
+    def refresh(self, stop: Callable[[], bool]) -> None:
+        """Reads what is new in the run's files, until it is asked to stop.
 
         A file that grew is read from where it ended, one that was replaced from its start.
         """
         files = {file.key: file for file in episode_files(self.run)}
-        stale = [
-            (file, signature)
-            for file in files.values()
-            if (signature := (_stamp(file.path), _stamp(file.tokens))) != self._signature(file)
-        ]
         if self.files.keys() - files.keys():
             self._publish({key: file for key, file in self.files.items() if key in files})
-        elif not stale:
-            return False
-        total = sum(stamp[2] for _, (stamp, _) in stale if stamp)
-        before = 0
+        for key, file in files.items():
+            signature = _stamp(file.path), _stamp(file.tokens)
+            known = self.files.get(key)
+            if not stop() and (known is None or known.signature != signature):
+                grown = known is not None and _grown(known.signature, signature)
+                self._read(known if known and grown else IndexedFile(file), signature, stop)
 
-        def report(done: int) -> None:
-            if progress:
-                progress(before + done, total)
-
-        for file, signature in stale:
-            if stop():
-                break
-            self._read(file, signature, stop, report)
-            before += signature[0][2] if signature[0] else 0
-        return True
-
-    def _signature(self, file: EpisodeFile) -> Signature | None:
-        return self.files[file.key].signature if file.key in self.files else None
-
-    def _read(
-        self,
-        file: EpisodeFile,
-        signature: Signature,
-        stop: Callable[[], bool],
-        report: Callable[[int], None],
-    ) -> None:
+    def _read(self, held: IndexedFile, signature: Signature, stop: Callable[[], bool]) -> None:
         """Reads to the end of the file, or until it is asked to stop."""
-        known = self.files.get(file.key)
-        held = known if known and _grown(known.signature, signature) else IndexedFile(file)
-        tokens, pending = _token_places(file.tokens), []
+        file, pending = held.file, []
+        tokens = _token_places(file.tokens)
         try:
-            for place, episode in scan_episodes(file.path, held.done):
+            for place, value in scan_lines(file.path, held.done):
                 held.done = place.start + place.length
                 held.records += 1
                 try:
-                    if isinstance(episode, Damaged):
-                        raise ValueError(episode.reason)
+                    if isinstance(value, str):
+                        raise ValueError(value)
+                    episode = Episode.from_dict(value)
                     where = tokens.get(episode.episode_id)
-                    record = read_line(file.tokens, where) if file.tokens and where else None
+                    record = read_line(file.tokens, where) if file.tokens and where else {}
                     key = f"{file.key}.{held.records - 1}"
                     pending.append(summarise(episode, key, file, place, where, record))
                 except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
@@ -130,7 +136,6 @@ class RunIndex:
                     held.notes.append(encodable(note))
                 if len(pending) == _BATCH:
                     self._show(held, pending)
-                    report(held.done)
                     if stop():
                         return
         except (ValueError, OSError) as error:
@@ -138,15 +143,12 @@ class RunIndex:
         held.signature = signature
         self._show(held, pending)
 
-    def _show(self, held: IndexedFile, pending: list[EpisodeSummary]) -> None:
+    def _show(self, held: IndexedFile, pending: list[Summary]) -> None:
         """Adds episodes to a file; those of a file that it replaces disappear at this moment."""
         held.episodes.extend(pending)
         pending.clear()
-        files = sorted(
-            {**self.files, held.file.key: held}.items(),
-            key=lambda item: (item[1].file.place, item[0]),
-        )
-        self._publish(dict(files))
+        files = {**self.files, held.file.key: held}
+        self._publish(dict(sorted(files.items(), key=lambda item: (item[1].file.place, item[0]))))
 
     def _publish(self, files: Mapping[str, IndexedFile]) -> None:
         self.files = files
@@ -160,7 +162,7 @@ def _token_places(path: Path | None) -> Mapping[str, Place]:
         return {
             str(value.get("episode_id")): place
             for place, value in scan_lines(path)
-            if not isinstance(value, Damaged)
+            if not isinstance(value, str)
         }
     except OSError:
         return {}

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from threading import RLock
 from typing import Any, TypeVar
 
-from paw_train.metrics import METRICS, NOT_MEASURED, Metric, number
+from paw_train.metrics import METRICS, NOT_MEASURED, number
 from paw_train.reporting.run.alarms import Alarm, find_alarms, loss_name
 from paw_train.reporting.run.data import FILES, Rate, Record, read_object, read_records
 from paw_train.settings.base import flatten
@@ -21,8 +22,6 @@ from paw_train.viewer.folders import RESULT
 T = TypeVar("T")
 _QUIET = 180.0
 """seconds without a change to its files until a run counts as stopped, or four updates' time if longer"""
-
-
 _CURVE = 60
 """points of the small curve in a list of runs, at most"""
 
@@ -51,17 +50,13 @@ class Measurements:
             return None
         return evaluation_of(self._file(RESULT, _object) or {})
 
-    def alarms(self) -> list[Alarm]:
-        return self._file("metrics.jsonl", self._alarms) or []
-
     def _alarms(self, path: Path) -> list[Alarm]:
         return find_alarms(list(_rows(path).values()), loss_name(self.settings()))
 
     def curves(self) -> dict[str, Any]:
         """``{"update": [...], "values": {name: [...]}}``; a value that an update lacks is null.
 
-        Also ``metrics`` (``name``, ``title``, ``section``, ``meaning``, ``unit`` of each, in the order
-        in which they are shown) and ``validation`` (``update``, ``success_rate``; update 0 is the start).
+        Also ``metrics`` (in the order in which they are shown) and ``validation`` (update 0 is the start).
         """
         rows: dict[float, Record] = self._file("metrics.jsonl", _rows) or {}
         checks: dict[float, Record] = self._file("validation.jsonl", _rows) or {}
@@ -99,7 +94,7 @@ class Measurements:
             "panel": found["panel"] if found else None,
             "score": found["score"]["mean"] if found and found["score"] else None,
             "cost": found["cost"] if found else None,
-            "alarms": [alarm.to_dict() for alarm in self.alarms()],
+            "alarms": [asdict(a) for a in self._file("metrics.jsonl", self._alarms) or []],
             "state": self._phase(planned, rows, after),
             "updates": len(rows),
             "planned": None if planned is None else int(planned),
@@ -110,7 +105,6 @@ class Measurements:
             "before": before,
             "after": after or (found["overall"] if found else None),
             "reward_mean": number(last.get("reward_mean")),
-            "train_success": number(last.get("success_rate")),
             "curve": curve[:: max(1, math.ceil(len(curve) / _CURVE))],
         }
 
@@ -132,12 +126,8 @@ class Measurements:
     def _date(self, rows: dict[float, Record]) -> float | None:
         """Seconds since 1970: when the first update was over, otherwise when its first file was written."""
         first = number(rows[min(rows)].get("time")) if rows else None
-        if first is not None:
-            return first
-        for name in (RESULT, "config.json"):
-            if stamp := _stamp(self.run / name):
-                return stamp[1] / 1e9
-        return None
+        stamp = _stamp(self.run / RESULT) or _stamp(self.run / "config.json")
+        return stamp[1] / 1e9 if first is None and stamp else first
 
     def _file(self, name: str, read: Any) -> Any:
         stamp = _stamp(self.run / name)
@@ -148,23 +138,19 @@ class Measurements:
             return known[1]
 
 
-def _described(names: Iterable[str]) -> list[dict[str, str]]:
+def _described(names: Mapping[str, Any]) -> list[dict[str, str]]:
     """Title, section, meaning and unit of each measurement: first those of the catalogue, in its order."""
-    there = set(names)
-    found = [_shown(m.name, m, m.section) for m in METRICS.values() if m.name in there]
-    for name in names:
-        if name not in METRICS:
-            metric, _, environment = name.partition("/")
-            part = METRICS.get(metric) if environment else None
-            found.append(_shown(name, part, "Further" if part is None else "By environment"))
-    return found
+    known = [name for name in METRICS if name in names]
+    return [_shown(name) for name in (*known, *(n for n in names if n not in METRICS))]
 
 
-def _shown(name: str, metric: Metric | None, section: str) -> dict[str, str]:
+def _shown(name: str) -> dict[str, str]:
+    kind, _, environment = name.partition("/")
+    metric = METRICS.get(kind)
     if metric is None:
-        return {"name": name, "title": name, "section": section, "meaning": "", "unit": ""}
-    environment = name.partition("/")[2]
+        return {"name": name, "title": name, "section": "Further", "meaning": "", "unit": ""}
     title = f"{metric.heading}, {environment}" if environment else metric.heading
+    section = "By environment" if environment else metric.section
     return {
         "name": name,
         "title": title,
@@ -221,11 +207,7 @@ _DETAILS = ("agent_settings", "sampling", "endpoint", "environment", "settings")
 def evaluation_of(result: Mapping[str, Any]) -> Record:
     """The page of an evaluation as JSON values; what the result lacks is ``None`` or empty.
 
-    Keys: ``agent``, ``model``, ``panel``, ``env`` (texts); ``overall`` (``n``, ``success_rate``,
-    ``ci95``; ``None`` without an episode); ``score`` (``mean``, ``ci95``) if it differs from
-    success; ``types`` and ``averages`` (rates with ``name``); ``pass_at_k``; ``runs`` (``seed``,
-    ``success_rate``); ``cost`` (a text); ``tokens`` (``prompt``, ``completion``); ``measured`` (other
-    numbers and texts by their name in the file); ``details`` (objects by name).
+    ``measured`` are numbers and texts that have no place of their own, ``details`` are objects.
     """
     overall = _rate(result)
     tokens = _numbers(result.get("tokens"), "prompt", "completion")
@@ -310,14 +292,9 @@ _NAMES = ("name", "out")
 
 
 def differences(settings: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The settings that are not equal in all runs.
+    """The settings that are not equal in all runs: dotted ``key``, and ``values``, one per run.
 
-    Args:
-        settings: of each run, nested.
-
-    Returns:
-        By dotted key, in the order of the first run that has it: ``key`` and ``values``, one per run, as
-        JSON texts (a text without its quotes); ``None`` if a run has no such setting.
+    A value is a JSON text (a text without its quotes); ``None`` if a run has no such setting.
     """
     flat = [
         {key: v if isinstance(v, str) else json.dumps(v) for key, v in flatten(one) if v != {}}

@@ -1,4 +1,4 @@
-"""The runs of a viewer by name; no name is ever used as a path."""
+"""The runs of a viewer by name, and their episodes as a page shows them; no name is ever used as a path."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import contextlib
 import logging
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from paw_gym.transition import Episode
-from paw_train.viewer.conversation import conversation, notes
+from paw_gym.transition import Episode, Transition
+from paw_train.reporting.pages import blocks, changes
 from paw_train.viewer.folders import find_runs, is_run, read_line
 from paw_train.viewer.index import RunIndex
+from paw_train.viewer.lists import Page, Summary, recorded_steps
 from paw_train.viewer.measurements import Measurements, differences
-from paw_train.viewer.queries import Filter, Lists, overview
-from paw_train.viewer.summaries import outcome
 
 _LOG = logging.getLogger(__name__)
 _WATCHED = 60.0
@@ -24,6 +24,10 @@ _PAUSE = 1.0
 """seconds between two looks at a run's files"""
 _SIBLINGS = 64
 """episodes of a group that an episode's page names"""
+_BESIDE = 16
+"""episodes of a group that are shown side by side"""
+_OF_TURNS = {"calls", "finish_reason", "problem", "reasoning", "thought"}
+"""an agent's notes on one turn"""
 
 
 class UnknownNameError(LookupError):
@@ -31,28 +35,15 @@ class UnknownNameError(LookupError):
 
 
 class Run:
-    """One run: its small files, its index, its lists."""
+    """One run: its small files and its index."""
 
-    def __init__(self, name: str, folder: Path) -> None:
-        self.name = name
+    def __init__(self, folder: Path) -> None:
         self.measurements = Measurements(folder)
         self.index = RunIndex(folder)
-        self.lists = Lists(self.index)
-        self.progress: tuple[int, int] | None = (0, 1)
-        """(bytes read, bytes to read) while the index is behind"""
+        self.indexing = True
+        """whether the index may be behind"""
         self.asked: float | None = None
         """when the run was last looked at, in monotonic seconds"""
-
-    def follow(self, stop: threading.Event) -> None:
-        """Brings the index up to date, if the run is being looked at."""
-        if self.asked is None or time.monotonic() - self.asked > _WATCHED:
-            return
-
-        def note(done: int, total: int) -> None:
-            self.progress = (done, max(1, total))
-
-        self.index.refresh(note, stop.is_set)
-        self.progress = None
 
 
 class RunStore:
@@ -67,7 +58,7 @@ class RunStore:
         self._look(find_runs(root))
 
     def _look(self, found: dict[str, Path]) -> None:
-        self._runs = {name: self._runs.get(name) or Run(name, path) for name, path in found.items()}
+        self._runs = {name: self._runs.get(name) or Run(path) for name, path in found.items()}
 
     def start(self) -> None:
         """Begins to follow the runs that are being looked at, first the one that a page opens with."""
@@ -87,11 +78,14 @@ class RunStore:
             # a folder that is being rewritten: what was found is kept
             with contextlib.suppress(ValueError, OSError):
                 self._look(find_runs(self.root))
-            for run in list(self._runs.values()):
+            for name, run in list(self._runs.items()):
+                if run.asked is None or time.monotonic() - run.asked > _WATCHED:
+                    continue
                 try:
-                    run.follow(self._stop)
+                    run.index.refresh(self._stop.is_set)
                 except Exception:  # in one run: the others are still followed
-                    _LOG.exception("The index of %s could not be brought up to date.", run.name)
+                    _LOG.exception("The index of %s could not be brought up to date.", name)
+                run.indexing = False
             self._wake.wait(_PAUSE)
             self._wake.clear()
 
@@ -125,7 +119,7 @@ class RunStore:
             "episodes": run.index.generation,
             "curves": run.measurements.signature(),
             "state": run.measurements.state()["state"],
-            "indexing": run.progress,
+            "indexing": run.indexing,
         }
 
     def listed(self) -> list[dict[str, Any]]:
@@ -141,44 +135,39 @@ class RunStore:
         return {
             **self.state(name),
             "settings": run.measurements.settings(),
-            "indexing": run.progress,
-            **overview(run.index),
+            "indexing": run.indexing,
+            **run.index.overview(),
         }
 
     def differences(self, names: list[str]) -> list[dict[str, Any]]:
         """The settings that are not equal in all of these runs (see ``differences``)."""
         return differences([self.run(name).measurements.settings() for name in names])
 
-    def page(
-        self, name: str, chosen: Filter, offset: int, limit: int, around: str | None
-    ) -> dict[str, Any]:
-        run = self.watched(name)
-        return {**run.lists.page(chosen, offset, limit, around), "indexing": run.progress}
+    def page(self, wanted: Page) -> dict[str, Any]:
+        run = self.watched(wanted.run)
+        return {**run.index.page(wanted), "indexing": run.indexing}
 
-    def episode(self, name: str, key: str) -> dict[str, Any]:
+    def _known(self, name: str, key: str) -> tuple[RunIndex, Summary]:
         index = self.watched(name).index
         known = index.find(key)
         if known is None:
             raise UnknownNameError(f"There is no episode {key!r} in this run.")
+        return index, known
+
+    def episode(self, name: str, key: str) -> dict[str, Any]:
+        index, known = self._known(name, key)
         file = known.file
         episode = Episode.from_dict(read_line(file.path, known.record))
         tokens = read_line(file.tokens, known.tokens) if file.tokens and known.tokens else {}
         if {known.episode_id, tokens.get("episode_id", known.episode_id)} != {episode.episode_id}:
             raise ValueError("another record is where one was.")
         return {
-            "key": key,
-            "phase": known.file.phase,
-            "update": known.file.update,
+            **known.head,
             "group": [e.key for e in index.group_of(known)][:_SIBLINGS],
             "env_id": episode.env_id,
-            "task_id": episode.task_id,
-            "task_type": episode.task_type,
             "episode_id": episode.episode_id,
             "parent": episode.parent,
             "shared_steps": episode.shared_steps,
-            "instruction": episode.instruction,
-            "mode": episode.context_mode,
-            "outcome": outcome(episode),
             "return": episode.total_reward,
             "error": episode.error,
             "notes": notes(episode),
@@ -187,13 +176,10 @@ class RunStore:
             "turns": conversation(episode, tokens),
         }
 
-    def group(self, name: str, key: str, most: int = 16) -> list[dict[str, Any]]:
+    def group(self, name: str, key: str) -> list[dict[str, Any]]:
         """The episodes of an episode's group, including itself; branches follow the one they came from."""
-        index = self.watched(name).index
-        known = index.find(key)
-        if known is None:
-            raise UnknownNameError(f"There is no episode {key!r} in this run.")
-        return in_tree_order([self.episode(name, e.key) for e in index.group_of(known)[:most]])
+        index, known = self._known(name, key)
+        return in_tree_order([self.episode(name, e.key) for e in index.group_of(known)[:_BESIDE]])
 
 
 def in_tree_order(episodes: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -210,3 +196,65 @@ def in_tree_order(episodes: list[dict[str, Any]]) -> list[dict[str, Any]]:
         ordered.append(episode)
         waiting += reversed(branches.get(episode["episode_id"], []))
     return ordered
+
+
+def conversation(episode: Episode, tokens: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The turns of an episode, each a dictionary of JSON values."""
+    steps = recorded_steps(tokens)
+    turns = []
+    earlier = ""
+    for t in episode.transitions:
+        turns.append(_turn(t, earlier, steps.get(t.step)))
+        # in a dialogue a prompt is one message, and repeats the result of the action
+        earlier = t.next_observation if episode.context_mode == "conversation" else t.prompt
+    return turns
+
+
+def _turn(t: Transition, earlier: str, step: Mapping[str, Any] | None) -> dict[str, Any]:
+    agent = _agent(t)
+    listed = (step or {}).get("admissible") or t.info.get("admissible_actions")
+    return {
+        "step": t.step,
+        "prompt": changes(earlier, t.prompt),
+        "response": blocks(t.response),
+        "action": t.action,
+        "valid": t.action_is_valid,
+        "problem": t.info.get("problem") or agent.get("problem"),
+        "finish_reason": agent.get("finish_reason"),
+        "reasoning": agent.get("reasoning"),
+        "calls": calls(agent.get("calls")),
+        "reward": t.reward,
+        "ended": "terminated" if t.terminated else "truncated" if t.truncated else None,
+        "observation": t.next_observation,
+        "admissible": listed if isinstance(listed, list) else None,
+        "tokens": step,
+    }
+
+
+def _agent(t: Transition) -> dict[str, Any]:
+    agent = t.info.get("agent")
+    return agent if isinstance(agent, dict) else {}
+
+
+def calls(recorded: Any) -> list[dict[str, Any]]:
+    """The requests that were made for a turn, as ``paw eval`` records them.
+
+    ``messages`` are those after the first ``same`` of the previous request; they and ``text`` are as
+    sent and received. Anything else is left out.
+    """
+    found = []
+    for call in recorded if isinstance(recorded, list) else []:
+        messages = call.get("messages") if isinstance(call, dict) else None
+        if isinstance(messages, list):
+            same = call.get("same")
+            kept = [message for message in messages if isinstance(message, dict)]
+            found.append(
+                {**call, "same": max(0, same if type(same) is int else 0), "messages": kept}
+            )
+    return found
+
+
+def notes(episode: Episode) -> dict[str, Any]:
+    """The agent's notes on the whole episode: reflections, trial, votes, tokens spent."""
+    found = {key: value for t in episode.transitions for key, value in _agent(t).items()}
+    return {key: value for key, value in found.items() if key not in _OF_TURNS}

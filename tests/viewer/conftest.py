@@ -51,7 +51,7 @@ def opened() -> Iterator[Opened]:
                 return answer.json()
 
             name = ask("runs")["runs"][0]["name"]
-            wait_until(lambda: ask("pulse", run=name)["indexing"] is None)
+            wait_until(lambda: not ask("pulse", run=name)["indexing"])
             ask.client = client  # type: ignore[attr-defined]
             return ask
 

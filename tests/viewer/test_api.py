@@ -20,10 +20,9 @@ from starlette.testclient import TestClient
 from paw_gym.transition import Episode, Transition, read_jsonl
 from paw_train.reporting.pages import blocks, changes
 from paw_train.viewer.app import create_app
-from paw_train.viewer.conversation import calls, conversation, notes
 from paw_train.viewer.folders import find_runs
 from paw_train.viewer.measurements import differences, evaluation_of, settings_of
-from paw_train.viewer.store import in_tree_order
+from paw_train.viewer.store import calls, conversation, in_tree_order, notes
 
 from .conftest import ADDRESS, Ask, Opened
 from .made_evaluation import EXAMPLE, REFLECTION, write_evaluation
@@ -370,7 +369,7 @@ def test_a_result_without_what_is_expected_still_has_a_page(value: dict[str, Any
 def test_requests_are_shown_exactly_as_sent(tmp_path: Path) -> None:
     folder = write_evaluation(tmp_path / "e")
     episode = next(iter(read_jsonl(folder / "episodes.jsonl")))
-    turns = conversation(episode, None)
+    turns = conversation(episode, {})
     before: list[Any] = []
     for turn, step in zip(turns, range(2), strict=True):
         [call] = turn["calls"]

@@ -201,7 +201,7 @@ function groupRow(row) {
   return h("div", { cls: "row group" },
     h("div", { cls: "r1" }, h("b", null, row.instruction || row.task_id), h("span", { cls: "origin" }, origin(row))),
     h("div", { cls: "r2" }, h("span", { cls: "dots" }, row.outcomes.split(",").slice(0, 24).map((o) => h("i", { cls: `o ${o}`, title: o }))),
-      h("span", null, `return ${number(row.mean_return)}`), row.lam !== null && h("span", { title: "weight of the group, Eq. 10" }, `λ ${number(row.lam)}`)),
+      h("span", null, `return ${number(row.ret)}`), row.lam !== null && h("span", { title: "weight of the group, Eq. 10" }, `λ ${number(row.lam)}`)),
     h("div", { cls: "r3" }, row.task_type));
 }
 
@@ -217,7 +217,7 @@ function episodeRow(row) {
 function turnRow(row) {
   return h("div", { cls: "row turn" },
     h("div", { cls: "r1" }, h("i", { cls: `o ${row.outcome}`, title: row.outcome }),
-      h("code", { cls: row.valid ? "" : "invalid" }, row.action || "(no action)"),
+      h("code", { cls: row.invalid ? "invalid" : "" }, row.action || "(no action)"),
       row.reward !== 0 && h("span", { cls: tone(row.reward) }, signed(row.reward)),
       row.selected === true && h("span", { cls: "sel", title: "selected by the world model" }, "◆"),
       h("span", { cls: "origin" }, row.entropy !== null && h("span", { title: "action entropy" }, `H ${number(row.entropy, 2)} · `), `${origin(row)} · ${row.step + 1}`)),

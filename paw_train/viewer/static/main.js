@@ -121,8 +121,7 @@ class App {
 
   report(pulse) {
     const words = { training: "following", gone: "server is gone", finished: "finished", stopped: "stopped" };
-    const reading = pulse.indexing && pulse.indexing[1] > 1
-      ? `reading episodes ${Math.floor((100 * pulse.indexing[0]) / pulse.indexing[1])} %` : null;
+    const reading = pulse.indexing && "reading episodes";
     this.status.dataset.state = reading ? "reading" : pulse.state || "";
     replace(this.status, reading || words[pulse.state] || "");
   }
