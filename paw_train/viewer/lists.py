@@ -147,7 +147,7 @@ def _turn(t: Transition, step: Mapping[str, Any] | None) -> Turn:
 
 
 def recorded_steps(tokens: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:
-    """What a record of an episode's tokens says of each step."""
+    """The steps in a record of an episode's tokens, by number."""
     listed = tokens.get("steps")
     steps = listed if isinstance(listed, list) else []
     return {step["step"]: step for step in steps if isinstance(step, dict) and "step" in step}
