@@ -28,9 +28,9 @@ class OpenRLHFSettings(Group):
     """number of vLLM engines; null: with ``colocate: all`` as many as fit, otherwise one"""
     tensor_parallel: Positive = 1
     """number of GPUs over which one vLLM engine is split"""
-    environment_workers: Count = 1
+    environment_workers: Positive = 1
     """number of processes beside each vLLM engine that run the environments, prompts and tokenizers of its
-    episodes; 0: threads of the engine's own process run them, and slow environments delay the engine"""
+    episodes"""
     zero_stage: Literal[2, 3] = 2
     """stage of DeepSpeed's ZeRO: 2 shards optimizer state and gradients over the GPUs, 3 also the weights"""
     adam_offload: bool = False
@@ -41,8 +41,6 @@ class OpenRLHFSettings(Group):
     old_logprobs: Literal["actor", "rollout"] = "actor"
     """source of the sampled tokens' log-probabilities for the ratio and the action entropy: ``actor``
     recomputes them in the trainer's own arithmetic, ``rollout`` takes vLLM's"""
-    restarts: Count = 3
-    """number of automatic restarts from the last checkpoint after a process of the run has died"""
     gpu: str = "h100"
     """kind of GPU for which ``paw train --plan`` estimates memory, for either engine, and into which a run on
     a cluster must fit"""

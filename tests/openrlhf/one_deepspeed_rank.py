@@ -30,7 +30,7 @@ from paw_train.training.openrlhf.actor import PaWActorTrainer, average_in_float3
 from paw_train.training.openrlhf.chunked_actor import ChunkedActor  # noqa: E402
 from paw_train.training.openrlhf.critic import PaWCriticTrainer, critic_from_zero  # noqa: E402
 from paw_train.training.openrlhf.learning import sum_in_float32  # noqa: E402
-from paw_train.training.openrlhf.worker_settings import worker_environment  # noqa: E402
+from paw_train.training.openrlhf.mapping import worker_environment  # noqa: E402
 
 
 def arguments(stage: int, packing: bool) -> Any:

@@ -25,7 +25,7 @@ from paw_train.training.openrlhf.episodes import (
     training_groups,
     write_data_sets,
 )
-from paw_train.training.openrlhf.worker_settings import VLLM, worker_environment, worker_settings
+from paw_train.training.openrlhf.mapping import VARIABLE, VLLM, worker_environment, worker_settings
 
 LOOK = "<action>look</action>"
 TOKENIZER = word_tokenizer([f"{LOOK} you are in the middle of a room"])
@@ -41,14 +41,15 @@ def _settings(*overrides: str) -> Settings:
 
 
 class Engine:
-    """Answers as vLLM does, with a fixed action; notes which thread it runs on."""
+    """A Ray actor that answers as vLLM does, with a fixed action; notes which thread it runs on."""
 
     def __init__(self, fail_at: int = -1) -> None:
         self.ids = TOKENIZER(LOOK, add_special_tokens=False)["input_ids"]
         self.fail_at, self.threads = fail_at, set[int]()
         self.parameters: list[Any] = []
+        self.generate = SimpleNamespace(remote=self._generate)
 
-    async def generate(self, ids: list[int], parameters: Any) -> Any:
+    async def _generate(self, ids: list[int], parameters: Any) -> Any:
         self.threads.add(threading.get_ident())
         self.parameters.append(parameters)
         if len(self.parameters) == self.fail_at:
@@ -67,9 +68,10 @@ def _no_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _run(runner: EpisodeRunner, label: GroupLabel, engine: Engine) -> list[Any]:
     async def all_of_them() -> list[Any]:
-        return await asyncio.gather(*(runner.run(episode, engine) for episode in label.episodes()))
+        runs = (runner.run("row", episode, engine) for episode in label.episodes())
+        return await asyncio.gather(*runs)
 
-    return asyncio.run(all_of_them())
+    return [found["trajectory"] for found in asyncio.run(all_of_them())]
 
 
 def _label(settings: Settings) -> GroupLabel:
@@ -185,9 +187,8 @@ def test_workers_get_the_settings_whole_and_run_the_parts_of_vllm_that_are_tried
             monkeypatch.setenv(name, given) if given else monkeypatch.delenv(name, raising=False)
         found = worker_environment(settings)
         assert {name: found[name] for name in VLLM} == dict.fromkeys(VLLM, taken)
-        assert worker_settings(found) == settings
-    with pytest.raises(RuntimeError, match="paw train"):
-        worker_settings({})
+        monkeypatch.setenv(VARIABLE, found[VARIABLE])
+        assert worker_settings() == settings
 
 
 def test_whole_groups_stay_together_where_they_divide_evenly() -> None:

@@ -1,4 +1,4 @@
-"""What a cluster run leaves, what it drops when it goes on, and when it goes on by itself."""
+"""What a cluster run leaves and what it drops when it goes on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trajectories import made_up
 
 from paw_train.reporting.run.data import load_run
 from paw_train.rollouts.rollout import Trajectory
-from paw_train.training.openrlhf.run_records import RunRecords, note_restart
+from paw_train.training.openrlhf.run_records import RunRecords
 
 
 def _rows(folder: Path, kind: str) -> list[dict[str, Any]]:
@@ -46,14 +46,11 @@ def test_a_run_that_goes_on_drops_what_it_computes_again(tmp_path: Path) -> None
         records.update(update, {"success_rate": 0.5, "generated_samples": ["text"]})
         records.failures(update, "training", _episodes())
         records.validation(update, _episodes())
-    note_restart(tmp_path, RuntimeError("\x1b[36mthe\x1b[39m reason"))
     records.resume(2)
     records.update(3, {"success_rate": 1.0})
     rows = _rows(tmp_path, "metrics")
-    assert [(r["update"], r["restarts"]) for r in rows] == [(1, 0), (2, 0), (3, 1)]
+    assert [r["update"] for r in rows] == [1, 2, 3]
     assert "generated_samples" not in rows[0]
     assert [r["update"] for r in _rows(tmp_path, "failures")] == [1, 2]
     assert [r["update"] for r in _rows(tmp_path, "validation")] == [1, 2]
-    [restart] = _rows(tmp_path, "restarts")
-    assert (restart["updates"], restart["error"]) == (3, "the reason")
     assert [r["success_rate"] for r in load_run(tmp_path).metrics] == [0.5, 0.5, 1.0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 from collections import Counter
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -44,26 +43,34 @@ class Engine:
     def __init__(self, log: list[str], returns: Callable[[GroupLabel], float]) -> None:
         self.log, self.returns = log, returns
         self.episodes: list[GroupLabel] = []
-        self.sent: list[int] = []
-        """bytes that went out with each episode"""
 
     def __getattr__(self, name: str) -> Any:
         def remote(*values: Any, **given: Any) -> Any:
             self.log.append(" ".join(["engine", name, *map(str, values), *given.get("tags", ())]))
-            if name == "generate_responses":
-                return Promise([self._response(given)])
             return [list(TRAINED)] if name == "weight_sums" else None
 
         return SimpleNamespace(remote=remote)
 
-    def _response(self, given: dict[str, Any]) -> dict[str, Any]:
-        self.sent.append(len(pickle.dumps(given)))
-        label = GroupLabel.from_json(given["label"])
+    def episode(self, row: str, label: GroupLabel) -> Promise:
+        """What a process beside it plays."""
+        self.log.append("episode")
         self.episodes.append(label)
         [trajectory] = made_up(False, [(label.group, 1, self.returns(label))])
         trajectory.episode.task_id = label.task_id
         trajectory.episode.episode_id = f"{label.group}-{label.member}"
-        return response(trajectory, given["prompt"], label)
+        return Promise(response(trajectory, row, label))
+
+
+class Worker:
+    """A process that runs episodes; counts them."""
+
+    def __init__(self) -> None:
+        self.run = SimpleNamespace(remote=self._run)
+        self.asked = Counter[Engine]()
+
+    def _run(self, row: str, label: GroupLabel, engine: Engine) -> Promise:
+        self.asked[engine] += 1
+        return engine.episode(row, label)
 
 
 class Group:
@@ -106,7 +113,7 @@ def _generator(
     )
     log: list[str] = []
     made.vllm_engines = [Engine(log, returns) for _ in range(engines)]
-    made.tokenizer = bytes(2**20)
+    made.workers = [[Worker(), Worker()] for _ in range(engines)]
     env = agent_env_maker(made.run.env, made.run.env.train_split)()
     labels = [group.to_json() for group in training_groups(env.tasks, made.run)]
     rows = [(None, [f"train/{i}"], [label], [None]) for i, label in enumerate(labels)]
@@ -139,22 +146,13 @@ def test_every_episode_is_sampled_once_and_kept_in_order(monkeypatch: pytest.Mon
     assert len(_episodes(generator)) == 12
     for engine in generator.vllm_engines:
         assert engine.episodes
-        assert max(engine.sent) < 1000  # the tokenizer is not among it
 
 
 def test_workers_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    generator, asked = _generator(monkeypatch, 2), Counter[str]()
-
-    def worker(name: str) -> Any:
-        def remote(row: str, label: str, engine: Any) -> Any:
-            asked[f"{name} {generator.vllm_engines.index(engine)}"] += 1
-            return engine.generate_responses.remote(prompt=row, label=label)
-
-        return SimpleNamespace(run=SimpleNamespace(remote=remote))
-
-    generator.workers = [[worker("a"), worker("b")], [worker("c"), worker("d")]]
+    generator = _generator(monkeypatch, 2)
     _update(generator)
-    assert asked == {"a 0": 3, "b 0": 3, "c 1": 3, "d 1": 3}
+    for engine, workers in zip(generator.vllm_engines, generator.workers, strict=True):
+        assert [worker.asked for worker in workers] == [{engine: 3}, {engine: 3}]
 
 
 def test_groups_of_equal_returns_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,7 +220,7 @@ def test_models_and_engines_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     made, rollout, log = _trainer(monkeypatch)
     made.train_step(rollout, 0)
     assert log == [
-        *("engine wake_up", *["engine generate_responses"] * 12),
+        *("engine wake_up", *["episode"] * 12),
         "engine sleep",  # before anything is scored or trained
         "scores",
         *("policy append", "critic append"),

@@ -16,9 +16,9 @@ from torch import Tensor
 from paw_train.algorithms.update import averaged
 from paw_train.training.openrlhf.chunked_actor import ChunkedActor
 from paw_train.training.openrlhf.learning import learn, micro_batch_loss, sum_in_float32
+from paw_train.training.openrlhf.mapping import worker_settings
 from paw_train.training.openrlhf.sharding import RankMicroBatch
 from paw_train.training.openrlhf.weights import Sums, WholeModel, is_adapted, sums_of, zero_sums
-from paw_train.training.openrlhf.worker_settings import worker_settings
 from paw_train.training.phases import BUCKET
 
 _Upstream: Any = ppo_actor.PolicyModelActor.__ray_metadata__.modified_class

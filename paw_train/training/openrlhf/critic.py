@@ -14,8 +14,8 @@ from torch import Tensor
 from paw_train.algorithms.update import averaged
 from paw_train.training.openrlhf.actor import average_in_float32, gathered
 from paw_train.training.openrlhf.learning import learn, micro_batch_value_loss, sum_in_float32
+from paw_train.training.openrlhf.mapping import worker_settings
 from paw_train.training.openrlhf.sharding import RankMicroBatch
-from paw_train.training.openrlhf.worker_settings import worker_settings
 
 _Upstream: Any = ppo_critic.CriticModelActor.__ray_metadata__.modified_class
 _build = ppo_critic.get_llm_for_sequence_regression

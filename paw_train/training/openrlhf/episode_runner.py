@@ -1,9 +1,7 @@
-"""Runs episodes against a vLLM engine of OpenRLHF, in the engine's own process or in workers beside it.
+"""Runs episodes against vLLM engines of OpenRLHF, in processes beside them.
 
-OpenRLHF's engine answers on an event loop, but environments and tokenizers block; so an episode runs in a
-thread, by the same ``rollout`` as on one machine, and asks the loop for every response. In an engine's
-own process they would still delay that loop, because Python has one interpreter lock; in a worker, a slow
-environment delays its own episode alone.
+Environments and tokenizers block, so an episode runs in a thread, by the same ``rollout`` as on one machine,
+and asks the process's event loop for every response. A slow environment does not delay the engines.
 """
 
 from __future__ import annotations
@@ -28,39 +26,10 @@ from paw_train.rollouts.policy import Request, Response, Sampling
 from paw_train.rollouts.rollout import Trajectory, rollout, timed_out
 from paw_train.settings import Settings
 from paw_train.training.openrlhf.episodes import GroupLabel, response
-from paw_train.training.openrlhf.worker_settings import worker_settings
-
-DEATHS = (
-    "ActorDiedError",
-    "ActorUnavailableError",
-    "EngineDeadError",
-    "NodeDiedError",
-    "OwnerDiedError",
-    "RayActorError",
-    "WorkerCrashedError",
-)
-"""names of Ray's and vLLM's exceptions; neither is imported here"""
-
-_CONSTRUCTOR = "error raised in its creation task"
-"""in Ray's error of an actor that died because its constructor raised"""
-
-
-def is_death(error: BaseException) -> bool:
-    """True if a process died, here or in the remote task whose error this is.
-
-    A constructor that raised would raise again: its actor's death does not count.
-    """
-    if _CONSTRUCTOR in str(error):
-        return False
-    if any(kind.__name__ in DEATHS for kind in type(error).__mro__):
-        return True
-    remote = any(kind.__name__ == "RayTaskError" for kind in type(error).__mro__)
-    # Ray gives the errors of tasks that called tasks as text
-    return remote and any(f"{name}:" in str(error) for name in DEATHS)
 
 
 class EnginePolicy:
-    """OpenRLHF's vLLM engine as a policy."""
+    """OpenRLHF's vLLM engine, a Ray actor, as a policy."""
 
     trainable = True
 
@@ -80,15 +49,13 @@ class EngineSession(VLLMSession):
         self._engine, self._loop = policy.engine, policy.loop
 
     def respond(self, requests: Sequence[Request]) -> list[Response]:
-        """See ``rollouts.policy.Session``. An engine that raises fails the episode, a dead one the run."""
+        """See ``rollouts.policy.Session``; an engine that raises fails the episode."""
         asked = [asyncio.run_coroutine_threadsafe(self._sample(r), self._loop) for r in requests]
         responses = []
         for future in asked:
             try:
                 responses.append(self.finished(future.result()))
-            except Exception as error:  # whatever the engine raises; the others go on
-                if is_death(error):
-                    raise
+            except Exception:  # whatever the engine raises; the others go on
                 responses.append(Response(error=traceback.format_exc()))
         return responses
 
@@ -98,37 +65,32 @@ class EngineSession(VLLMSession):
         while goes_on:
             ids = [*(request.ids or ()), *response.ids]
             parameters = self.parameters(request.seed, len(response.ids))
-            output = await self._engine.generate(ids, parameters)
+            output = await self._engine.generate.remote(ids, parameters)
             goes_on = self.goes_on(response, output.outputs[0])
         return response
 
 
 class EpisodeRunner:
-    """Environments of one engine, and what runs episodes in them."""
+    """One process with environments; a Ray actor on the cluster."""
 
     def __init__(self, settings: Settings) -> None:
         from transformers import AutoTokenizer
 
         self.settings = settings
-        # loaded by each process: pickled with each episode, it would be megabytes a time
         tokenizer = AutoTokenizer.from_pretrained(settings.model.path, trust_remote_code=False)
         self._chat = ChatFormat(tokenizer)
-        most = settings.rollout.groups * settings.rollout.group_size
-        panel = settings.evaluation.selection_tasks if settings.evaluation.every else 0
-        self._threads = ThreadPoolExecutor(
-            max(most, panel, 1),
-            thread_name_prefix="episode",
-        )
+        self._threads = ThreadPoolExecutor(episodes_at_once(settings), "episode")
         self._idle: dict[str, list[AgentInterface]] = defaultdict(list)
 
-    async def run(self, label: GroupLabel, engine: Any) -> Trajectory:
-        """Runs the episode that a label describes.
+    async def run(self, row: str, label: GroupLabel, engine: Any) -> dict[str, Any]:
+        """Runs the episode that a label describes and returns OpenRLHF's form of it.
 
         An environment or engine that raises fails the episode (``episode.error``).
         """
         loop = asyncio.get_running_loop()
         policy = EnginePolicy(engine, loop, self._chat)
-        return await loop.run_in_executor(self._threads, self._run, label, policy)
+        trajectory = await loop.run_in_executor(self._threads, self._run, label, policy)
+        return response(trajectory, row, label)
 
     def _run(self, label: GroupLabel, policy: EnginePolicy) -> Trajectory:
         assert label.member is not None
@@ -176,27 +138,10 @@ class EpisodeRunner:
         return f"{label.split}/{label.validation}"
 
 
-class RemoteEngine:
-    """An engine in another process, for ``EpisodeRunner``."""
-
-    def __init__(self, handle: Any) -> None:
-        self.handle = handle
-
-    async def generate(self, ids: list[int], parameters: Any) -> Any:
-        return await self.handle.generate.remote(ids, parameters)
-
-
-class EpisodeWorker:
-    """One process; a Ray actor on the cluster."""
-
-    def __init__(self) -> None:
-        self.runner = EpisodeRunner(worker_settings())
-
-    async def run(self, prompt: str, label: str, engine: Any) -> list[Any]:
-        """Runs an episode; returns a list of its one response, as an engine does."""
-        episode = GroupLabel.from_json(label)
-        trajectory = await self.runner.run(episode, RemoteEngine(engine))
-        return [response(trajectory, prompt, episode)]
+def episodes_at_once(settings: Settings) -> int:
+    """The most episodes of an update or a validation."""
+    panel = settings.evaluation.selection_tasks if settings.evaluation.every else 0
+    return max(settings.rollout.groups * settings.rollout.group_size, panel, 1)
 
 
 def start_workers(settings: Settings) -> list[list[Any]]:
@@ -204,12 +149,10 @@ def start_workers(settings: Settings) -> list[list[Any]]:
     import ray
 
     o = settings.openrlhf
-    panel = settings.evaluation.selection_tasks if settings.evaluation.every else 0
-    episodes = settings.rollout.groups * settings.rollout.group_size
+    kind = ray.remote(num_cpus=0, scheduling_strategy="SPREAD")(EpisodeRunner)
     # Ray answers so many calls of an asynchronous actor at a time
-    kind = ray.remote(num_cpus=0, scheduling_strategy="SPREAD")(EpisodeWorker)
-    options = {"max_concurrency": max(episodes, panel, 1)}
+    options = {"max_concurrency": episodes_at_once(settings)}
     return [
-        [kind.options(**options).remote() for _ in range(o.environment_workers)]
+        [kind.options(**options).remote(settings) for _ in range(o.environment_workers)]
         for _ in range(o.vllm_engines)
     ]

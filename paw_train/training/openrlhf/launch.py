@@ -7,13 +7,10 @@ import json
 import os
 import runpy
 import shutil
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar
 
 from paw_gym.internals.files import naming_full_disk
 from paw_gym.internals.locks import only_process, require_idle
@@ -21,20 +18,14 @@ from paw_train.reporting.compare.runs import updates_done
 from paw_train.settings import Settings
 from paw_train.training.fit import gpu_memory, machine_memory, require_fit, underfed_notes
 from paw_train.training.openrlhf import TESTED_VERSION
-from paw_train.training.openrlhf.episode_runner import is_death
 from paw_train.training.openrlhf.episodes import write_data_sets
-from paw_train.training.openrlhf.mapping import arguments, options, require_possible
-from paw_train.training.openrlhf.run_records import cluster_tracking, note_restart
-from paw_train.training.openrlhf.worker_settings import worker_environment
-
-T = TypeVar("T")
-
-LONGEST_WAIT = 180.0
-"""seconds that a restart waits for the memory of the processes before it"""
-LOOK_EVERY = 3.0
-"""seconds"""
-SLACK = 1.0
-"""GiB by which a GPU's use may differ from that before the run"""
+from paw_train.training.openrlhf.mapping import (
+    arguments,
+    options,
+    require_possible,
+    worker_environment,
+)
+from paw_train.training.openrlhf.run_records import cluster_tracking
 
 
 def require_openrlhf() -> None:
@@ -78,13 +69,10 @@ def cluster_settings(settings: Settings, report: Callable[[str], None]) -> Setti
     require_openrlhf()
     require_no_code(str(settings.model.path))
     settings = checked_settings(settings, report)
-    # the machines of a cluster that is joined are asked once it is
-    _require_fit(settings, None if "RAY_ADDRESS" in os.environ else machine_memory())
-    return settings
-
-
-def _require_fit(settings: Settings, host: float | None) -> None:
+    # of a cluster that is joined, the machines' own memory is not known
+    host = None if "RAY_ADDRESS" in os.environ else machine_memory()
     require_fit(settings, gpu_memory(settings.openrlhf.gpu), host, require_possible)
+    return settings
 
 
 def train(settings: Settings, fresh: bool = False, quiet: bool = False) -> Path:
@@ -110,98 +98,25 @@ def train(settings: Settings, fresh: bool = False, quiet: bool = False) -> Path:
         return folder
     with only_process(folder), naming_full_disk(folder):
         write_data_sets(settings, folder)
-        _run(settings, folder)
+        _run(settings)
         with cluster_tracking(settings) as tracking:
             tracking.finish()
     return folder
 
 
-def _run(settings: Settings, folder: Path) -> None:
-    """Runs the program; again from its last checkpoint when one of its processes died."""
-    idle: dict[str, list[float]] = {}
-    for left in reversed(range(settings.openrlhf.restarts + 1)):
-        try:
-            _run_once(settings, idle)
-            return
-        except Exception as error:
-            if not left or not is_death(error):
-                raise
-            note_restart(folder, error)
-            print(
-                f"A process of the run died; starting again from the last checkpoint "
-                f"({left - 1} more times at most).\n{error}",
-                flush=True,
-            )
-
-
-def _run_once(settings: Settings, idle: dict[str, list[float]]) -> None:
-    """Runs OpenRLHF's own program with our classes in the places of its own.
-
-    Args:
-        idle: GiB in use on the GPUs of each machine before the run; empty, and filled, the first time.
-    """
+def _run(settings: Settings) -> None:
+    """Runs OpenRLHF's own program with our classes in the places of its own."""
     import ray
 
     if not ray.is_initialized():
         start_ray(settings)
     before, sys.argv = sys.argv, ["train_ppo_ray", *arguments(options(settings))]
     try:
-        if idle:
-            wait_for_memory(idle)
-        else:
-            _require_fit(settings, min(on_machines(machine_memory).values(), default=None))
-            idle |= on_machines(gpu_memory_used)
         put_in_place()
         runpy.run_module("openrlhf.cli.train_ppo_ray", run_name="__main__")
     finally:
         sys.argv = before
         ray.shutdown()
-
-
-def on_machines(call: Callable[[], T]) -> dict[str, T]:
-    """Calls a function on each machine of the Ray cluster that has GPUs; its results, by address."""
-    import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("GPU")]
-    task: Any = ray.remote(num_cpus=0)(call)
-    begun = [
-        task.options(
-            scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-        ).remote()
-        for node in nodes
-    ]
-    addresses = [node["NodeManagerAddress"] for node in nodes]
-    return dict(zip(addresses, ray.get(begun), strict=True))
-
-
-def gpu_memory_used() -> list[float]:
-    """GiB in use on each GPU of this machine; empty without NVIDIA's driver."""
-    command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return []
-    return [float(line) / 1024 for line in done.stdout.splitlines()]
-
-
-def wait_for_memory(before: Mapping[str, list[float]]) -> None:
-    """Waits until every GPU holds as little as before the run, or ``LONGEST_WAIT`` has passed."""
-    end = time.monotonic() + LONGEST_WAIT
-    while held := _held(before, on_machines(gpu_memory_used)):
-        if time.monotonic() > end:
-            print(f"Not freed after {LONGEST_WAIT:.0f} s: {', '.join(held)}.", flush=True)
-            return
-        time.sleep(LOOK_EVERY)
-
-
-def _held(before: Mapping[str, list[float]], now: Mapping[str, list[float]]) -> list[str]:
-    return [
-        f"{used - idle:.1f} GiB of GPU {number} on {address}"
-        for address, uses in now.items()
-        for number, (used, idle) in enumerate(zip(uses, before.get(address, uses), strict=False))
-        if used > idle + SLACK
-    ]
 
 
 def start_ray(settings: Settings) -> None:

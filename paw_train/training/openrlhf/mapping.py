@@ -1,12 +1,15 @@
-"""Our settings -> the options of ``openrlhf.cli.train_ppo_ray``: every setting mapped, or refused.
+"""Our settings -> the options of ``openrlhf.cli.train_ppo_ray``, and the environment of its processes.
 
 A setting is an option under another name (``NAMES``), decides others (``_derived``), has values that this
 engine cannot do (``REFUSED``), or is read by our own classes (``READ``); any other is refused unless it is
-at its default. Nothing here imports OpenRLHF.
+at its default. The processes that Ray starts read the settings from an environment variable. Nothing here
+imports OpenRLHF.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import shlex
 from collections.abc import Callable, Mapping
 from functools import reduce
@@ -87,7 +90,8 @@ def _derived(settings: Settings) -> Options:
         "data.prompt_dataset": str(folder / "episodes.jsonl"),
         "data.input_key": "input",
         "data.label_key": "label",
-        "train.agent_func_path": str(Path(__file__).with_name("agent.py")),
+        # asks for no reward model; no file is read, because episodes run in processes of ours
+        "train.agent_func_path": "paw.py",
         "ckpt.output_dir": str(folder / "checkpoints" / "model"),
         "ckpt.path": str(folder / "checkpoints" / "openrlhf"),
         "ckpt.load_enable": True,
@@ -227,7 +231,7 @@ READ = (
     *("evaluation.seed", "evaluation.batch"),
     *("evaluation.split", "evaluation.tasks", "evaluation.plays"),  # by paw eval, after the run
     *("openrlhf.colocate", "openrlhf.engines", "openrlhf.environment_workers"),
-    *("openrlhf.old_logprobs", "openrlhf.restarts", "openrlhf.gpu", "openrlhf.extra"),
+    *("openrlhf.old_logprobs", "openrlhf.gpu", "openrlhf.extra"),
 )
 """settings and groups (dotted) that ``_derived`` or our own classes read, or that have no use here"""
 
@@ -317,3 +321,23 @@ def command_line(settings: Settings) -> str:
 
 def _value(settings: Settings, name: str) -> Any:
     return reduce(getattr, name.split("."), settings)
+
+
+# --- the processes that Ray starts ----------------------------------------------------------------
+
+VARIABLE = "PAW_OPENRLHF_SETTINGS"
+
+VLLM = {"VLLM_USE_V2_MODEL_RUNNER": "0", "VLLM_USE_RAY_V2_EXECUTOR_BACKEND": "0"}
+"""vLLM 0.29's first model runner and Ray executor: the second ones, its defaults on a GPU, were never run
+with the weight updates of this engine. A variable that is set where the run starts is taken as it is"""
+
+
+def worker_environment(settings: Settings) -> dict[str, str]:
+    """Environment variables that every process of the run needs."""
+    chosen = {name: os.environ.get(name, value) for name, value in VLLM.items()}
+    return {VARIABLE: json.dumps(settings.to_dict()), **chosen}
+
+
+def worker_settings() -> Settings:
+    """The settings of the run that this process belongs to."""
+    return Settings.read(json.loads(os.environ[VARIABLE]))

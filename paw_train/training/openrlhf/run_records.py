@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,9 +17,6 @@ from paw_train.reporting.tracking import Tracking
 from paw_train.rollouts.rollout import Trajectory
 from paw_train.settings import Settings
 
-RESTARTS = "restarts.jsonl"
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-
 
 class RunRecords:
     """``metrics.jsonl``, ``validation.jsonl`` and ``failures.jsonl`` of a run."""
@@ -34,9 +30,9 @@ class RunRecords:
         cut_logs(self.folder, ("metrics.jsonl", "failures.jsonl", "validation.jsonl"), done, print)
 
     def update(self, update: int, metrics: Mapping[str, Any]) -> None:
-        """Adds the measurements of an update (the first is 1), with the restarts so far."""
+        """Adds the measurements of an update (the first is 1)."""
         numbers = {k: v for k, v in metrics.items() if isinstance(v, int | float)}
-        row = {"update": update, **numbers, "restarts": restarts(self.folder), "time": time.time()}
+        row = {"update": update, **numbers, "time": time.time()}
         append_jsonl(self.folder / "metrics.jsonl", row)
         if self.tracking is not None:
             self.tracking.follow()
@@ -82,19 +78,3 @@ def cluster_tracking(settings: Settings) -> Tracking:
     names = [name for name in settings.tracking if name != "tensorboard"]
     recorded = json.loads(json.dumps(settings.to_dict()))
     return Tracking(folder, settings.name, names, recorded)
-
-
-def restarts(folder: Path) -> int:
-    """How often the run was started again because one of its processes died."""
-    log = folder / RESTARTS
-    return len(log.read_text(encoding="utf-8").splitlines()) if log.exists() else 0
-
-
-def note_restart(folder: Path, error: BaseException) -> None:
-    """Adds a restart, with the number of updates that were recorded and the reason."""
-    updates = int(max(read_records(folder / "metrics.jsonl", "update").by_key, default=0))
-    reason = _COLOUR.sub("", str(error)).strip().splitlines() or [type(error).__name__]
-    append_jsonl(
-        folder / RESTARTS,
-        {"updates": updates, "error": "\n".join(reason[-20:]), "time": time.time()},
-    )

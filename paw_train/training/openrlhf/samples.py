@@ -36,7 +36,7 @@ class TurnSamplesGenerator(SamplesGenerator):
     validated: Sequence[Trajectory] = ()
     """the episodes of the last validation"""
     workers: Sequence[Sequence[Any]] = ()
-    """handles of the processes that run an engine's episodes, by engine; none: the engine itself does"""
+    """handles of the processes that run an engine's episodes, by engine"""
     _begun: int = 0
     _tasks: TaskSet | None = None
 
@@ -103,19 +103,10 @@ class TurnSamplesGenerator(SamplesGenerator):
 
     def _begin(self, row: str, episode: GroupLabel, engine: int) -> Any:
         """Starts an episode with an engine, by its workers in turn; returns Ray's promise of it."""
-        label = episode.to_json()
-        workers = self.workers[engine] if self.workers else ()
-        if workers:
-            self._begun += 1
-            worker = workers[self._begun % len(workers)]
-            return worker.run.remote(row, label, self.vllm_engines[engine])
-        return self.vllm_engines[engine].generate_responses.remote(
-            prompt=row,
-            label=label,
-            sampling_params=None,  # the run's settings have them
-            max_length=0,
-            hf_tokenizer=None,  # each process that runs episodes has its own
-        )
+        workers = self.workers[engine]
+        self._begun += 1
+        worker = workers[self._begun % len(workers)]
+        return worker.run.remote(row, episode, self.vllm_engines[engine])
 
     def _process_response_into_experience(self, response: Any, **kwargs: Any) -> OpenRLHFExperience:
         sample = super()._process_response_into_experience(response, **kwargs)
@@ -131,13 +122,13 @@ def run_episodes(engines: Sequence[int], begin: Callable[[int, int], Any]) -> li
     """Runs all episodes of a rollout at once, each with its engine.
 
     Args:
-        begin: (episode, engine) -> Ray's promise of a list of one response.
+        begin: (episode, engine) -> Ray's promise of a response.
     """
     under_way = {begin(episode, engine): episode for episode, engine in enumerate(engines)}
     found: list[Any] = [None] * len(engines)
     with tqdm(total=len(found), desc="episodes") as bar:
         while under_way:
             [ended], _ = ray.wait(list(under_way), num_returns=1)
-            [found[under_way.pop(ended)]] = ray.get(ended)
+            found[under_way.pop(ended)] = ray.get(ended)
             bar.update()
     return found

@@ -60,6 +60,7 @@ class PaWRollout(_Upstream):
         self, *args: Any, **kwargs: Any
     ) -> None:
         kwargs["worker_extension_cls"] = self.worker_extension
+        kwargs["agent_func_path"] = None  # episodes run in processes of their own
         await super().__init__(*args, **kwargs)
 
     init_process_group = _unless_dead(_Upstream.init_process_group)

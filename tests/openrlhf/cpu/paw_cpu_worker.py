@@ -4,13 +4,11 @@ PAW_BREAK_SYNC: the weights that a worker loses.
 PAW_FAULTS: ``FOLDER;2:die;1:hang`` kills the engine after the second update of the process that runs
 it; the next process, after its first update, stands still. Each fault leaves a file ``fault-N`` in
 FOLDER, so that it comes once.
-PAW_FAIL_EPISODE: the number of the episode, in the order in which they begin, whose environment raises.
 """
 
 from __future__ import annotations
 
 import importlib
-import itertools
 import os
 import time
 from pathlib import Path
@@ -20,7 +18,6 @@ import paw_cpu_standin
 import psutil
 import torch
 
-from paw_gym.wrappers import AgentInterface
 from paw_train.training.openrlhf.vllm_worker import PaWRollout, PaWWorker
 
 
@@ -53,7 +50,6 @@ class CpuRollout(PaWRollout):
     async def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs["max_num_seqs"] = 16
         self.updates = 0
-        break_an_episode()
         await super().__init__(*args, **kwargs)
 
     async def weight_sums(self) -> list[list[float]]:
@@ -79,27 +75,3 @@ def after_update(number: int) -> None:
             for child in psutil.Process().children(recursive=True):
                 child.kill()
         return
-
-
-def break_an_episode() -> None:
-    """Makes the planned episode's environment raise at its second step."""
-    planned = int(os.environ.get("PAW_FAIL_EPISODE", 0))
-    if not planned:
-        return
-    reset, step = AgentInterface.reset, AgentInterface.step
-    begun = itertools.count(1)
-    left: dict[int, int] = {}
-    """steps of the planned episode until it fails"""
-
-    def counted_reset(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if next(begun) == planned:
-            left[id(self)] = 2
-        return reset(self, *args, **kwargs)
-
-    def failing_step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        left[id(self)] = left.get(id(self), 0) - 1
-        if left[id(self)] == 0:
-            raise RuntimeError("the simulator crashed")
-        return step(self, *args, **kwargs)
-
-    AgentInterface.reset, AgentInterface.step = counted_reset, failing_step  # type: ignore[method-assign]

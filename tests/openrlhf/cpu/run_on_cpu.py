@@ -39,7 +39,6 @@ SETTINGS = (
     "openrlhf.gpus_per_node=1",
     "openrlhf.colocate=none",
     "openrlhf.engines=1",
-    "openrlhf.environment_workers=0",  # a process that imports torch, on the few cores there are
     "rollout.vllm.gpu_memory=0.3",
     "openrlhf.extra={vllm.sync_backend: gloo, vllm.enforce_eager: true, vllm.enable_prefix_caching: false}",
     "openrlhf.checksum_every=1",  # faults are planted where weights are compared
@@ -98,7 +97,7 @@ def main() -> None:
 
     from paw_train.settings import Settings, load_settings
     from paw_train.training.openrlhf import launch
-    from paw_train.training.openrlhf.worker_settings import worker_environment
+    from paw_train.training.openrlhf.mapping import worker_environment
 
     settings = load_settings(
         "smoke", [*SETTINGS, f"out={out}", f"model.path={out / 'model'}", *overrides]
