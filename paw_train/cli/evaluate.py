@@ -125,40 +125,32 @@ def evaluate(
     panels: list[str | None] = (
         [None] if panel is None else [name.strip() for name in panel.split(",")]
     )
-    silent, single = quiet or as_json, len(models) == len(panels) == 1
+    single = len(models) == len(panels) == 1
     if log and not single:
         raise ValueError("--log inspect is of one evaluation: give one model and one panel.")
-    import json
-
     from paw_gym.internals.files import json_text
-    from paw_gym.internals.printable import printable, safe_console
-    from paw_train.evaluation import evaluate_from_args
-    from paw_train.evaluation.program import estimate_from_args, evaluate_several, own_overrides
-    from paw_train.evaluation.terminal import estimate_table
+    from paw_gym.internals.printable import printable
+    from paw_train.evaluation.program import estimate_job, evaluate_jobs, make_jobs
+    from paw_train.evaluation.terminal import Display, estimate_table
 
+    display = Display(quiet or as_json)
+    jobs = make_jobs(models, settings, out, agent, panels, seeds, display.say)
+    failed: list[str] = []
     if dry_run:
-        names = [(one, name) for one in models for name in panels]
-        own = {one: own_overrides(one, models, settings) for one in models}
-        found = [estimate_from_args(one, own[one], agent, name, seeds) for one, name in names]
-        if as_json:
-            typer.echo(json_text(found[0] if single else found, indent=2))
-        for (one, name), estimate in zip(names, found, strict=True):
-            if not silent:
-                title = "" if single else f"{one} {name or ''}"
-                safe_console().print(estimate_table(estimate, title))
-        return
-    if single:
-        path = evaluate_from_args(model, settings, out, agent, panel, seeds, silent, fresh)
-        results, failed = [json.loads(path.read_text(encoding="utf-8"))], []
-        if log:
-            from paw_train.integrations.inspect import write_log
-
-            write_log(path)
+        results = [estimate_job(job) for job in jobs]
+        for job, found in zip(jobs, results, strict=True):
+            title = "" if single else f"{job.model} {job.plan.panel.name}"
+            display.console.print(estimate_table(found, title))
     else:
-        several = evaluate_several(models, settings, out, agent, panels, seeds, silent, fresh)
-        results, failed = several.results, several.failed
+        results, failed = evaluate_jobs(jobs, display, fresh)
+    if log and not dry_run:
+        from paw_train.integrations.inspect import write_log
+
+        write_log(jobs[0].folder / "result.json")
     if as_json:
         typer.echo(json_text(results[0] if single else results, indent=2))
+    if dry_run:
+        return
     for reason in failed:
         typer.echo(printable(f"Error: {reason}"), err=True)
     if failed:

@@ -40,7 +40,7 @@ def write_kit(
         ValueError: there is no such panel, or its data is not here.
     """
     require_free(out, "panel.json", force)
-    plan = make_job("random", overrides, None, None, name, 1).plan
+    plan = make_job("random", overrides, panel=name).plan
     panel, make = plan.panel, agent_env_maker(plan.env, plan.split)
     kwargs = {key: value for key, value in plan.env.kwargs.items() if key not in PLACES}
     about = {

@@ -14,13 +14,8 @@ from typing import TYPE_CHECKING, Any
 from paw_gym.internals.files import naming_full_disk
 from paw_gym.internals.locks import only_process
 from paw_train.agents import AGENTS, agent_class
-from paw_train.environments import (
-    agent_env_maker,
-    is_split,
-    own_history_length,
-    require_solver,
-)
-from paw_train.evaluation.comparison import as_rich, load_result
+from paw_train.environments import agent_env_maker, is_split, own_history_length, require_solver
+from paw_train.evaluation.comparison import as_rich
 from paw_train.evaluation.fingerprint import model_hash
 from paw_train.evaluation.panels import PANELS, PanelSpec, titled_panel
 from paw_train.evaluation.recorded import recorded_settings
@@ -34,7 +29,7 @@ from paw_train.evaluation.runner import (
     evaluation_key,
     prepare,
 )
-from paw_train.evaluation.terminal import Display, Price
+from paw_train.evaluation.terminal import Display, Price, spent_so_far
 from paw_train.policies.factory import SOURCES, open_policy, source_of, split_overrides
 from paw_train.rollouts.policy import Policy
 from paw_train.settings import Say, Settings, apply_override, overridden
@@ -51,10 +46,7 @@ _OF_THE_RUN = ("env", "evaluation", "rollout", "model.dtype")
 """settings that an evaluation takes from the run whose model it measures"""
 _OF_ALL_AGENTS = {"action_format": "tags", "system": ""}
 """settings ``agent.KEY`` that are not the agent's own, and their defaults"""
-_DECIDING = {
-    "endpoint": ("api", "tokenizer", "extra"),
-    "vllm": ("extra",),
-}
+_DECIDING = {"endpoint": ("api", "tokenizer", "extra"), "vllm": ("extra",)}
 """settings of a model's source that decide its answers"""
 
 
@@ -91,7 +83,7 @@ def evaluate_from_args(
     quiet: bool = False,
     fresh: bool = False,
 ) -> Path:
-    """Evaluates, prints the table, writes ``result.json`` and the episodes.
+    """Evaluates, prints the table, writes ``result.json`` and the episodes, and returns its path.
 
     After a stop or a kill the same call continues; a finished evaluation is shown, not run again.
 
@@ -111,44 +103,45 @@ def evaluate_from_args(
     display = Display(quiet)
     job = make_job(model, overrides, out, agent, panel, seeds, display.say)
     with _opened(job) as policy:
-        return _evaluate(job, policy, display, fresh)
+        _evaluate(job, policy, display, fresh)
+    return job.folder / "result.json"
 
 
-@dataclasses.dataclass
-class Several:
-    """The results of several evaluations."""
-
-    results: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    failed: list[str] = dataclasses.field(default_factory=list)
-    """why there is no result, of each that failed"""
-
-
-def evaluate_several(
+def make_jobs(
     models: Sequence[str],
     overrides: Sequence[str],
-    out: str | None = None,
-    agent: str | None = None,
-    panels: Sequence[str | None] = (None,),
-    seeds: int = 1,
-    quiet: bool = False,
-    fresh: bool = False,
-) -> Several:
-    """Evaluates each model on each panel, and prints a table of all at the end.
+    out: str | None,
+    agent: str | None,
+    panels: Sequence[str | None],
+    seeds: int,
+    say: Say,
+) -> list[Job]:
+    """An evaluation of each model on each panel; ``out`` of several holds their folders."""
+    alone = len(models) == len(panels) == 1
+    folder, parent = (out, None) if alone else (None, Path(out) if out else None)
+    groups = {one: SOURCES.get(source_of(one) or "") for one in models}
+    jobs = []
+    for model in dict.fromkeys(models):
+        # without the settings of the sources (endpoint, vllm) of others of the models
+        others = {*groups.values()} - {groups[model]}
+        own = [o for o in overrides if o.partition("=")[0].partition(".")[0] not in others]
+        for panel in dict.fromkeys(panels):
+            jobs.append(make_job(model, own, folder, agent, panel, seeds, say, parent))
+    return jobs
 
-    One that fails does not end the others; a budget holds for all together, and ends them. The same call
-    continues, as that of ``evaluate_from_args`` does.
 
-    Args:
-        models: as ``model`` of ``evaluate_from_args``; so are the other arguments.
+def evaluate_jobs(
+    jobs: Sequence[Job], display: Display, fresh: bool
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Evaluates each job, and prints a table of all if there are several.
+
+    One of several that fails does not end the others; a budget holds for all together, and ends them.
+
+    Returns:
+        (the results, a sentence for each job that failed)
     """
-    display, found = Display(quiet), Several()
-    parent = Path(out) if out else None
-    jobs = [
-        make_job(model, own, None, agent, panel, seeds, display.say, parent)
-        for model in dict.fromkeys(models)
-        for own in [own_overrides(model, models, overrides)]
-        for panel in dict.fromkeys(panels)
-    ]
+    results: list[dict[str, Any]] = []
+    failed: list[str] = []
     spent: Budget | None = None
     for job in jobs:
         try:
@@ -157,26 +150,21 @@ def evaluate_several(
                 if budget is not None and spent is not None:
                     budget.continue_from(spent)
                 spent = budget or spent
-                path = _evaluate(job, policy, display, fresh)
+                results.append(_evaluate(job, policy, display, fresh))
         except ValueError as error:
-            found.failed.append(f"{job.model} on {job.plan.panel.name}: {error}")
-            display.say(f"Failed: {found.failed[-1]}")
+            if len(jobs) == 1:
+                raise
+            failed.append(f"{job.model} on {job.plan.panel.name}: {error}")
+            display.say(f"Failed: {failed[-1]}")
             continue
-        found.results.append(load_result(path))
-        if found.results[-1]["stopped"]:
+        if results[-1]["stopped"]:
             break
-    display.console.print(as_rich(found.results))
-    begun = len(found.results) + len(found.failed)
-    if begun < len(jobs):
-        display.say(f"{begun} of {len(jobs)} evaluations were begun; the same command goes on.")
-    return found
-
-
-def own_overrides(model: str, models: Sequence[str], overrides: Sequence[str]) -> list[str]:
-    """The overrides without those of the sources (``endpoint``, ``vllm``) of others of the models."""
-    others = {SOURCES[source] for one in models if (source := source_of(one))}
-    others.discard(SOURCES.get(source_of(model) or "", ""))
-    return [o for o in overrides if o.partition("=")[0].partition(".")[0] not in others]
+    if len(jobs) > 1:
+        display.console.print(as_rich(results))
+        begun = len(results) + len(failed)
+        if begun < len(jobs):
+            display.say(f"{begun} of {len(jobs)} evaluations were begun; the same command goes on.")
+    return results, failed
 
 
 @contextmanager
@@ -202,7 +190,7 @@ def _open(job: Job) -> Policy:
     return open_policy(job.model, job.source, weights, device, model.dtype, below, model.revision)
 
 
-def _evaluate(job: Job, policy: Policy | None, display: Display, fresh: bool) -> Path:
+def _evaluate(job: Job, policy: Policy | None, display: Display, fresh: bool) -> dict[str, Any]:
     plan = job.plan
     if policy is not None and not job.own_context:
         plan = _with_context_limit(plan, getattr(policy, "context_tokens", None))
@@ -217,36 +205,39 @@ def _evaluate(job: Job, policy: Policy | None, display: Display, fresh: bool) ->
     if done is not None:
         display.result(done)
         display.say(f"Finished earlier: {job.folder / 'result.json'} (--fresh runs it again)")
-        return job.folder / "result.json"
+        return done
     title = f"evaluating {job.model}"
     title += "" if plan.agent in ("policy", job.model) else f" ({plan.agent})"
-    total = len(plan.panel.task_ids) * len(plan.seeds)
-    with display.evaluation(title, total, _price(policy)) as bar:
+    price = _price(policy)
+    with display.bar(title, len(plan.panel.task_ids) * len(plan.seeds)) as advance:
         result, episodes = evaluate_plan(
-            plan, policy, job.model_name, job.folder / LOG, bar.finished, watch=bar.turn,
+            plan,
+            policy,
+            job.model_name,
+            job.folder / LOG,
+            lambda done, total: advance(done),
+            watch=lambda turns, spent: advance(note=spent_so_far(turns, spent, price)),
             prepared=prepared,
-        )  # fmt: skip
-    result |= _costs(result, job.source, policy)
+        )
+    tokens, result["cost"] = result["tokens"], None
+    if price is not None and tokens is not None:  # of all answers, those from the cache included
+        result["cost"] = price(tokens["prompt"], tokens["completion"], tokens["cached"])
+    if (described := getattr(policy, "describe", None)) is not None:
+        result["endpoint"] = {**job.source, **described()}
     path = evaluate_to_folder(job.folder, result, episodes)
     display.result(result)
     display.say(f"Written to {path}")
-    return path
+    return result
 
 
-def estimate_from_args(
-    model: str,
-    overrides: Sequence[str],
-    agent: str | None = None,
-    panel: str | None = None,
-    seeds: int = 1,
-) -> dict[str, Any]:
-    """Requests, tokens and cost of ``evaluate_from_args``; nothing is asked and nothing written."""
+def estimate_job(job: Job) -> dict[str, Any]:
+    """Requests, tokens and cost of an evaluation; nothing is asked and nothing written."""
     from paw_train.settings.endpoint import EndpointSettings
 
-    job = make_job(model, overrides, None, agent, panel, seeds)
     if not job.model_name:
         raise ValueError(f"The agent {job.plan.agent!r} asks no model, so it costs nothing.")
-    endpoint = EndpointSettings.read(job.source if source_of(model) == "openai" else {}, "endpoint")
+    source = job.source if source_of(job.model) == "openai" else {}
+    endpoint = EndpointSettings.read(source, "endpoint")
     plan = job.plan
     if not job.own_context:
         plan = _with_context_limit(plan, endpoint.context_tokens)
@@ -256,10 +247,10 @@ def estimate_from_args(
 def make_job(
     model: str,
     overrides: Sequence[str],
-    out: str | None,
-    agent: str | None,
-    panel: str | None,
-    seeds: int,
+    out: str | None = None,
+    agent: str | None = None,
+    panel: str | None = None,
+    seeds: int = 1,
     say: Say | None = None,
     parent: Path | None = None,
 ) -> Job:
@@ -306,12 +297,8 @@ def _with_context_limit(plan: Plan, tokens: int | None) -> Plan:
 
 
 def _price(policy: Policy | None) -> Price | None:
-    from paw_train.settings.endpoint import EndpointSettings
-
-    settings = getattr(policy, "settings", None)
-    if not isinstance(settings, EndpointSettings) or not settings.priced:
-        return None
-    return settings.cost
+    settings: Any = getattr(policy, "settings", None)
+    return settings.cost if getattr(settings, "priced", False) else None
 
 
 def _agent_name(model: str, agent: str | None) -> str:
@@ -344,16 +331,13 @@ def _agent_settings(agent: str, overrides: Sequence[str]) -> tuple[dict[str, Any
         raise ValueError(
             f"agent={found!r}: expected settings of the agent (agent.NAME=VALUE); its name goes into --agent."
         )
-    own = {key: value for key, value in found.items() if key not in _OF_ALL_AGENTS}
-    if own and not agent_class(agent).Settings.model_fields:
+    shared = {key: found.pop(key) for key in _OF_ALL_AGENTS if key in found}
+    if found and not agent_class(agent).Settings.model_fields:
         raise ValueError(
-            f"agent.{min(own)}: {agent!r} has no settings; --agent names another agent."
+            f"agent.{min(found)}: {agent!r} has no settings; --agent names another agent."
         )
-    kept = agent_class(agent).Settings.read(own, "agent").model_dump(exclude_defaults=True)
-    shared = {
-        key: found[key] for key, usual in _OF_ALL_AGENTS.items() if found.get(key, usual) != usual
-    }
-    return kept | shared, others
+    kept = agent_class(agent).Settings.read(found, "agent").model_dump(exclude_defaults=True)
+    return kept | {k: v for k, v in shared.items() if v != _OF_ALL_AGENTS[k]}, others
 
 
 def settings_of(
@@ -417,9 +401,9 @@ def _with_data(settings: Settings, spec: PanelSpec, name: str) -> Settings:
 def make_plan(
     settings: Settings,
     agent: str,
-    agent_settings: dict[str, Any],
+    agent_settings: Mapping[str, Any],
     name: str | None,
-    seeds: int,
+    seeds: int = 1,
     source: dict[str, Any] | None = None,
 ) -> Plan:
     """The plan for one agent on a named panel, or on tasks sampled according to the settings."""
@@ -432,8 +416,9 @@ def make_plan(
     tasks = probe.tasks
     probe.close()
     panel = titled_panel(tasks, name, env, chosen.split, chosen.tasks, chosen.seed)
-    system = agent_settings.get("system", "")
-    if not isinstance(system, str):
+    own = dict(agent_settings)
+    shared = {key: own.pop(key, usual) for key, usual in _OF_ALL_AGENTS.items()}
+    if not isinstance(system := shared["system"], str):
         raise ValueError(
             f"agent.system={system!r}: expected a text; quote it: agent.system='\"...\"'."
         )
@@ -445,9 +430,9 @@ def make_plan(
         settings.rollout.replace(temperature=chosen.temperature),
         tuple(chosen.seed + i for i in range(seeds)),
         agent,
-        {key: value for key, value in agent_settings.items() if key not in _OF_ALL_AGENTS},
+        own,
         chosen.batch,
-        str(agent_settings.get("action_format", "tags")),
+        str(shared["action_format"]),
         system,
         source or {},
     )
@@ -476,21 +461,6 @@ def _deciding(model: str, source: Mapping[str, Any]) -> dict[str, Any]:
     kind = EndpointSettings if group == "endpoint" else VLLMSettings
     values = kind.read(dict(source), group).model_dump()
     return {group: {name: values[name] for name in _DECIDING[group]}}
-
-
-def _costs(
-    result: Mapping[str, Any], source: Mapping[str, Any], policy: Policy | None
-) -> dict[str, Any]:
-    """The cost, if prices are given: of all answers, those from the cache included."""
-    price = _price(policy)
-    found: dict[str, Any] = {"cost": None}
-    if price is not None and result["tokens"] is not None:
-        tokens = result["tokens"]
-        found["cost"] = price(tokens["prompt"], tokens["completion"], tokens["cached"])
-    describe = getattr(policy, "describe", None)
-    if describe is not None:
-        found["endpoint"] = {**source, **describe()}
-    return found
 
 
 def run_of(path: Path) -> Path | None:

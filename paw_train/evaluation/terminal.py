@@ -56,14 +56,21 @@ class Display:
         self.console.print(text, soft_wrap=True, markup=False)
 
     @contextmanager
-    def task(self, name: str, total: int) -> Iterator[Advance]:
-        """A bar for a stage; the value is a function of (done, note)."""
+    def bar(self, name: str, total: int) -> Iterator[Advance]:
+        """A bar for a stage; the value is a function of (done, note), of those that change."""
         with progress_bars(self.console) as progress:
             bar = progress.add_task(name, total=total, note="")
 
-            def advance(done: int, note: str = "") -> None:
-                progress.update(bar, completed=done, note=note)
+            def advance(done: int | None = None, note: str | None = None) -> None:
+                noted = {} if note is None else {"note": note}
+                progress.update(bar, completed=done, **noted)
 
+            yield advance
+
+    @contextmanager
+    def task(self, name: str, total: int) -> Iterator[Advance]:
+        """The bar of a stage, and a line when it is done."""
+        with self.bar(name, total) as advance:
             yield advance
         self.say(f"{name}: done")
 
@@ -74,29 +81,16 @@ class Display:
         for line in result_lines(result):
             self.console.print(line, soft_wrap=True, markup=False)
 
-    @contextmanager
-    def evaluation(self, name: str, total: int, price: Price | None) -> Iterator[EvaluationBar]:
-        with progress_bars(self.console) as progress:
-            yield EvaluationBar(progress, progress.add_task(name, total=total, note=""), price)
 
-
-class EvaluationBar:
-    """The bar of an evaluation: tasks that are over, and turns, tokens and cost so far."""
-
-    def __init__(self, progress: Progress, bar: Any, price: Price | None) -> None:
-        self._progress, self._bar, self._price = progress, bar, price
-
-    def finished(self, done: int, total: int) -> None:
-        self._progress.update(self._bar, completed=done)
-
-    def turn(self, turns: int, spent: Spent) -> None:
-        parts = [counted(turns, "turn")]
-        if spent.calls:
-            parts.append(f"{spent.prompt_tokens + spent.completion_tokens:,} tokens")
-        if self._price is not None:
-            tokens = (spent.prompt_tokens, spent.completion_tokens, spent.cached_tokens)
-            parts.append(f"cost {money(self._price(*tokens))}")
-        self._progress.update(self._bar, note=", ".join(parts))
+def spent_so_far(turns: int, spent: Spent, price: Price | None) -> str:
+    """The note at an evaluation's bar: turns, tokens and cost so far."""
+    parts = [counted(turns, "turn")]
+    if spent.calls:
+        parts.append(f"{spent.prompt_tokens + spent.completion_tokens:,} tokens")
+    if price is not None:
+        tokens = (spent.prompt_tokens, spent.completion_tokens, spent.cached_tokens)
+        parts.append(f"cost {money(price(*tokens))}")
+    return ", ".join(parts)
 
 
 class StageProgress(Progress):
@@ -167,8 +161,8 @@ def result_lines(result: Mapping[str, Any]) -> list[str]:
         lines.append(f"score {score:.3f} (95 % interval {low:.3f} to {high:.3f})")
     if result["n"]:
         lines.append(
-            f"mean steps {result['mean_steps']:.1f}, invalid {_percent(result['invalid_rate'])}, "
-            f"truncated {_percent(result.get('truncated_rate', 0.0))}, "
+            f"mean steps {result['mean_steps']:.1f}, invalid {100 * result['invalid_rate']:.1f} %, "
+            f"truncated {100 * result.get('truncated_rate', 0.0):.1f} %, "
             f"{result['seconds']:.0f} s, panel {result['panel_hash'][:12]}"
         )
     if result.get("panel_note"):
@@ -177,20 +171,13 @@ def result_lines(result: Mapping[str, Any]) -> list[str]:
             *(result.get("endpoint") or {}).get("fallbacks", []), *_missing(result)]  # fmt: skip
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
-
-
 def _spent(result: Mapping[str, Any]) -> list[str]:
     if not result.get("model_calls"):
         return []
-    tokens = result["tokens"]
-    used = "tokens unknown" if tokens is None else (
-        f"{tokens['prompt']:,} prompt ({tokens['cached']:,} cached) and "
-        f"{tokens['completion']:,} response tokens" if tokens["cached"] else
-        f"{tokens['prompt']:,} prompt and {tokens['completion']:,} response tokens"
-    )  # fmt: skip
-    cost = result.get("cost")
+    used, tokens, cost = "tokens unknown", result["tokens"], result.get("cost")
+    if tokens is not None:
+        cached = f" ({tokens['cached']:,} cached)" if tokens["cached"] else ""
+        used = f"{tokens['prompt']:,} prompt{cached} and {tokens['completion']:,} response tokens"
     priced = "" if cost is None else f", cost {money(cost)}"
     return [f"{counted(result['model_calls'], 'model call')}, {used}{priced}"]
 
@@ -212,17 +199,13 @@ def _forgotten(result: Mapping[str, Any]) -> list[str]:
     )
     lines = []
     if forgotten.get("episodes"):
-        lines.append(
-            f"context: {counted(forgotten['turns'], 'turn')} left out, in "
-            f"{counted(forgotten['episodes'], 'episode')} ({reason})"
-        )
+        turns, episodes = forgotten["turns"], forgotten["episodes"]
+        lines.append(f"{counted(turns, 'turn')} left out, in {counted(episodes, 'episode')}")
     if forgotten.get("prompts"):
-        prompts = counted(forgotten["prompts"], "prompt")
-        lines.append(f"context: {prompts} lost the oldest part ({reason})")
+        lines.append(f"{counted(forgotten['prompts'], 'prompt')} lost the oldest part")
     if forgotten.get("ended_episodes"):
-        ended = counted(forgotten["ended_episodes"], "episode")
-        lines.append(f"context: {ended} ended at it ({reason})")
-    return lines
+        lines.append(f"{counted(forgotten['ended_episodes'], 'episode')} ended at it")
+    return [f"context: {line} ({reason})" for line in lines]
 
 
 def _missing(result: Mapping[str, Any]) -> list[str]:

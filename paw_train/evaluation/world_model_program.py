@@ -83,7 +83,7 @@ def evaluate_from_args(
     if episodes:
         played, where = recorded, {"source": "recorded", "panel": None, "panel_hash": None}
     else:
-        plan = make_plan(settings, source, {}, panel, 1)
+        plan = make_plan(settings, source, {}, panel)
         with display.task(
             f"collecting transitions ({source})", len(plan.panel.task_ids)
         ) as advance:

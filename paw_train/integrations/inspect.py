@@ -123,7 +123,7 @@ def _parts(output: ModelOutput) -> list[ContentReasoning]:
 
 def plan_of(panel: str, agent: str, settings: str) -> Plan:
     """The plan that ``paw eval MODEL --panel PANEL --agent AGENT SETTINGS`` makes."""
-    plan = make_job("inspect", settings.split(), None, agent, panel, 1).plan
+    plan = make_job("inspect", settings.split(), agent=agent, panel=panel).plan
     if "rollout.max_context_tokens=" in settings:
         return plan
     return replace(plan, rollout=plan.rollout.replace(max_context_tokens=UNKNOWN_CONTEXT))

@@ -63,7 +63,7 @@ def line(observation: str, reward: Any, over: bool, told: Any) -> list[Any]:
 
 def scripted(panel: str) -> World:
     """Plays in process: every other episode by the solver, the rest by fixed actions and a wrong one."""
-    plan = make_job("random", SETTINGS, None, None, panel, 1).plan
+    plan = make_job("random", SETTINGS, panel=panel).plan
     split = {"split": plan.split} if is_split(plan.env) else {}
     make = agent_env_maker(plan.env, plan.split)
     env, jobs = make().text_env, []

@@ -140,7 +140,7 @@ def test_the_table_has_numbers_and_intervals(evaluate: Paw, paw: Paw) -> None:
 def test_other_evaluations_have_other_folders(tmp_path: Path) -> None:
     def folder(model: str, *settings: str, seeds: int = 1) -> Path:
         own = [f"env.id={fork.ENV}", *settings]
-        return make_job(model, own, None, "plain", None, seeds).folder
+        return make_job(model, own, agent="plain", seeds=seeds).folder
 
     for name in ("x/model", "y/model"):
         (tmp_path / name).mkdir(parents=True)
@@ -157,14 +157,14 @@ def test_other_evaluations_have_other_folders(tmp_path: Path) -> None:
     assert len(set(different)) == len(different)
     same = ["endpoint.concurrency=2", "endpoint.budget_requests=7", "evaluation.batch=3"]
     assert folder("openai:org/m", *same) == plain
-    assert make_job("expert", [f"env.id={fork.ENV}"], None, None, None, 1).folder == Path(
+    assert make_job("expert", [f"env.id={fork.ENV}"]).folder == Path(
         "runs/eval-expert-test-Fork-v0-2"
     )
     run = tmp_path / "run"
     (run / "checkpoints").mkdir(parents=True)
     (run / "config.json").write_text(json.dumps(load_settings("smoke").to_dict()))
     others = [f"env.id=paw_gym/{name}-v0" for name in ("ToyText", "2048")]
-    jobs = [make_job(str(run), own, None, None, None, 1) for own in ([], *zip(others))]
+    jobs = [make_job(str(run), own) for own in ([], *zip(others))]
     assert [job.plan.split for job in jobs] == ["valid_unseen", "test", "test"]
     assert jobs[0].folder == run / "eval-run-valid_unseen"
     assert jobs[1].folder.name.startswith("eval-run-paw_gym-ToyText-v0-test")
@@ -174,7 +174,7 @@ def test_other_evaluations_have_other_folders(tmp_path: Path) -> None:
 def test_defaults_that_are_written_out_make_no_other_evaluation() -> None:
     def job(*settings: str) -> Job:
         own = [f"env.id={fork.ENV}", *settings]
-        return make_job("openai:m", own, None, "best_of_n", None, 1)
+        return make_job("openai:m", own, agent="best_of_n")
 
     usual, written = job(), job("agent.n=4", "agent.action_format=tags", "agent.system=''")
     assert (usual.plan, usual.folder) == (written.plan, written.folder)
