@@ -9,8 +9,7 @@ from paw_train.algorithms.grpo import grpo
 from paw_train.algorithms.ppo import gae
 from paw_train.algorithms.reinforce_pp import reinforce_pp
 from paw_train.algorithms.rloo import rloo
-from paw_train.algorithms.tree import branch_grpo, branch_rloo
 
-__all__ = ["branch_grpo", "branch_rloo", "gae", "gigpo", "grpo", "reinforce_pp", "rloo"]
+__all__ = ["gae", "gigpo", "grpo", "reinforce_pp", "rloo"]
 
 import_modules(__name__)

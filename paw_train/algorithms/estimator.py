@@ -67,9 +67,6 @@ class UpdateView:
     """makes ``anchors``; raises ``ValueError`` if a transition lacks its observation"""
     critic: CriticView | None = None
     """for an estimator that ``needs_critic``, else ``None``"""
-    previous: Tensor | None = None
-    """[N] number of the transition before each one, -1 at the beginning of an episode; for an estimator
-    that compares ``branches``, else ``None``"""
     penalties: Tensor | None = None
     """[N] float64, the part of ``rewards`` that is the penalty of an invalid response, if it is charged to
     its own step (``algorithm.penalty: step``); else ``None``"""
@@ -139,8 +136,6 @@ class AdvantageEstimator:
     """whether a critic is trained beside the policy; episodes are then not compared with each other"""
     default_gamma: float = 1.0
     """the discount if ``algorithm.gamma`` is null"""
-    branches: bool = False
-    """whether branches of an episode are compared; others are refused with ``rollout.branching``"""
     step_penalties: bool = False
     """whether it reads ``UpdateView.scores`` or ``penalties``; others are refused with
     ``algorithm.penalty: step``"""
@@ -188,15 +183,12 @@ def estimator(
     grouped: bool = False,
     needs_critic: bool = False,
     default_gamma: float = 1.0,
-    branches: bool = False,
     step_penalties: bool = False,
 ) -> Callable[[Estimate], AdvantageEstimator]:
     """A decorator that makes a function an ``AdvantageEstimator``; see there for the arguments."""
 
     def decorate(function: Estimate) -> AdvantageEstimator:
-        return AdvantageEstimator(
-            function, grouped, needs_critic, default_gamma, branches, step_penalties
-        )
+        return AdvantageEstimator(function, grouped, needs_critic, default_gamma, step_penalties)
 
     return decorate
 
@@ -245,12 +237,6 @@ def require_registered(settings: Settings) -> None:
             f"algorithm.penalty is step, but {settings.algorithm.name} gives every reward to the step that "
             "earned it already, or does not say that it reads penalties apart: set it to episode, or "
             "algorithm.name to grpo, gigpo, rloo or reinforce_pp."
-        )
-    branching = settings.rollout.branching.branches
-    if branching > 1 and not chosen.branches:
-        raise ValueError(
-            f"rollout.branching.branches is {branching}, but {settings.algorithm.name} does not compare "
-            "branches of an episode: set algorithm.name to branch_grpo or branch_rloo, or branches to 1."
         )
 
 

@@ -203,7 +203,6 @@ def _view(
         estimator.default_gamma if algorithm.gamma is None else algorithm.gamma,
         lambda: pool.anchors,
         critic,
-        pool.previous if estimator.branches else None,
         pool.penalties if algorithm.penalty == "step" else None,
         _task_deviation(pool) if algorithm.normalize == "batch" else None,
     )
@@ -241,15 +240,13 @@ def _first_tokens(pool: Pool) -> Tensor:
 
 
 def _scale(pool: Pool, weighting: str) -> Tensor:
-    """[N] factors that make a token mean weigh tokens as asked, and branches by their shares."""
+    """[N] factors that make a token mean weigh tokens as asked."""
     # the surrogate is linear in the advantage, clip included: scaling it weighs the tokens
     lengths = pool.lengths.double()
-    shares = pool.shares
-    scale = shares * (lengths.sum() / (shares * lengths).sum().clamp(min=1))
-    if weighting == "episode":
-        tokens = pool.per_episode(lengths)
-        scale = scale * (tokens.mean() / tokens.clamp(min=1))[pool.episode]
-    return scale
+    if weighting == "token":
+        return torch.ones_like(lengths)
+    tokens = pool.per_episode(lengths)
+    return (tokens.mean() / tokens.clamp(min=1))[pool.episode]
 
 
 def _penalty_share(pool: Pool, advantages: Tensor) -> float:
@@ -331,9 +328,6 @@ def _max_returns(
 
 
 def _mean_returns(pool: Pool, group: Tensor) -> Tensor:
-    """[G] mean return of each group's episodes, those that branched weighted by their shares."""
-    ends = torch.cat([pool.episode[1:] != pool.episode[:-1], torch.tensor([True])])
-    shares = pool.shares[ends]
+    """[G] mean return of each group's episodes."""
     sums = torch.zeros(int(group.max()) + 1, dtype=torch.float64)
-    counts = torch.zeros_like(sums).index_add_(0, group, shares)
-    return sums.index_add_(0, group, shares * pool.returns) / counts
+    return sums.index_add_(0, group, pool.returns) / torch.bincount(group)

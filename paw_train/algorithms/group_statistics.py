@@ -54,14 +54,6 @@ def episode_weights(episodes: IdArray) -> Tensor:
     return 1 / torch.bincount(index)[index].double()
 
 
-def group_deviation(values: FloatArray, group_ids: IdArray) -> Tensor:
-    """[N] what `grpo` divides by: `std_g + EPS` of each value's group."""
-    found = as_values(values, "values")
-    codes = as_codes(group_ids, "group_ids", len(found))
-    index = torch.tensor(codes, dtype=torch.long)
-    return in_form_of(deviation(*centred(found, index), index), values)
-
-
 def as_values(values: FloatArray, name: str) -> Tensor:
     tensor = as_float(values, name, ndim=1).detach().to("cpu", torch.float64)
     require_finite(tensor, name)

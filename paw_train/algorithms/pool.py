@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from paw_gym.transition import Transition
-from paw_train.algorithms.tree import Tree
 from paw_train.rollouts.rollout import Trajectory
 from paw_train.rollouts.tokens import ACTION, OBSERVATION, TokenRow
 
@@ -109,36 +108,13 @@ class Pool:
 
     @property
     def transitions(self) -> list[Transition]:
-        """[N] the records; one that episodes share counts once, for the episode that sampled it."""
-        return [t for e in self.episodes for t in e.own]
-
-    @property
-    def previous(self) -> Tensor:
-        """[N] number of the transition before each one, -1 at the beginning of an episode."""
-        numbers: dict[tuple[str, int], int] = {}
-        previous = []
-        for trajectory in self.episodes:
-            path, shared = trajectory.episode.transitions, trajectory.episode.shared_steps
-            for step, t in enumerate(path[shared:], start=shared):
-                before = path[step - 1]
-                previous.append(numbers[before.episode_id, before.step] if step else -1)
-                numbers[t.episode_id, t.step] = len(previous) - 1
-        return torch.tensor(previous)
-
-    @property
-    def shares(self) -> Tensor:
-        """[N] what a transition counts for: 1, less below a branching state (``Tree.weights``)."""
-        if all(e.episode.parent is None for e in self.episodes):
-            return torch.ones(len(self.rewards), dtype=torch.float64)
-        return Tree(self.previous, self.group[self.episode]).weights
+        """[N] the records."""
+        return [t for e in self.episodes for t in e.episode.transitions]
 
     @property
     def returns(self) -> Tensor:
-        """[E] float64, of whole episodes, shared transitions included."""
-        own = self.per_episode(self.rewards)
-        whole = [e.episode for e in self.episodes]
-        shared = [sum(t.reward for t in e.transitions[: e.shared_steps]) for e in whole]
-        return own + torch.tensor(shared, dtype=torch.float64)
+        """[E] float64."""
+        return self.per_episode(self.rewards)
 
     @property
     def earned(self) -> Tensor:
@@ -161,22 +137,22 @@ def collect(trajectories: Sequence[Trajectory]) -> Pool:
     Raises:
         ValueError: no episode is left; the first traceback is in the message.
     """
-    good = [t for t in trajectories if t.episode.error is None and t.own]
+    good = [t for t in trajectories if t.episode.error is None and t.episode.transitions]
     if not good:
         raise ValueError(
             "Every episode of the rollout failed in its environment; the first traceback:\n"
             + str(trajectories[0].episode.error if trajectories else "no episodes")
         )
     numbers = {g: i for i, g in enumerate(sorted({t.episode.group for t in good}))}
-    rewards = [t.reward for e in good for t in e.own]
+    rewards = [t.reward for e in good for t in e.episode.transitions]
     rows: list[TokenRow] = []
     first = 0
     for e in good:
         rows += [row.numbered(first) for row in e.rows]
-        first += len(e.own)
+        first += len(e.episode.transitions)
     return Pool(
         good,
-        torch.tensor([i for i, e in enumerate(good) for _ in e.own]),
+        torch.tensor([i for i, e in enumerate(good) for _ in e.episode.transitions]),
         torch.tensor([numbers[t.episode.group] for t in good]),
         torch.tensor(rewards, dtype=torch.float64),
         rows,

@@ -135,7 +135,7 @@ def columns(trajectory: Trajectory) -> dict[str, Any]:
     (row,) = trajectory.rows
     used = [place for place, turn in enumerate(row.turn) if turn >= 0]
     prompt, completion = slice(used[0]), slice(used[0], used[-1] + 1)
-    malformed = [bool(t.info.get("malformed")) for t in trajectory.own]
+    malformed = [bool(t.info.get("malformed")) for t in trajectory.episode.transitions]
     sampled = [role == ACTION for role in row.role[completion]]
     turns = zip(row.turn[completion], sampled, strict=True)
     return {
@@ -147,7 +147,7 @@ def columns(trajectory: Trajectory) -> dict[str, Any]:
         "reward": episode.total_reward,
         "success": float(episode.success),
         "turns": [turn + 1 if own else -turn - 1 for turn, own in turns],
-        "actions": [t.action for t in trajectory.own],
+        "actions": [t.action for t in trajectory.episode.transitions],
         "malformed": malformed,
     }
 

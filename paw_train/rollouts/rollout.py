@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paw_gym.pool import EnvPool, Slot, Snapshot
-from paw_gym.transition import Episode, Transition
+from paw_gym.pool import EnvPool, Slot
+from paw_gym.transition import Episode
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import (
     Policy,
@@ -38,18 +38,9 @@ class Trajectory:
     episode: Episode
     rows: list[TokenRow] = field(default_factory=list)
     offered: list[Sequence[str] | None] = field(default_factory=list)
-    """the actions that the environment listed as admissible before each of the episode's own responses,
-    if it lists any"""
+    """the actions that the environment listed as admissible before each response, if it lists any"""
     environment: str = ""
     """the name of its environment, in a run with several"""
-
-    @property
-    def own(self) -> list[Transition]:
-        """The transitions without those that the episode shares with the one it branched from.
-
-        ``rows`` and ``offered`` belong to these.
-        """
-        return self.episode.transitions[self.episode.shared_steps :]
 
 
 Progress = Callable[[int, int], None]
@@ -88,93 +79,40 @@ def rollout(
     if keep_tokens:
         require_trainable(policy)
         require_whole_distribution(settings)
-    runner = EpisodeRunner(policy, pool, settings, sampling_seed(generator))
+    seed = _sampling_seed(generator)
+    pool.episode_seconds = settings.episode_seconds
     pool.reset(task_ids)
-    runner.run(progress)
-    return runner.finished(keep_tokens)
-
-
-class EpisodeRunner:
-    """Runs the episodes of a pool to their ends, those of a reset or branches of earlier ones.
-
-    Args:
-        policy: gives the responses.
-        pool: the environments.
-        settings: sampling and limits.
-        seed: of all responses; see ``rollout``.
-    """
-
-    def __init__(
-        self,
-        policy: Policy,
-        pool: EnvPool,
-        settings: RolloutSettings,
-        seed: int,
-    ) -> None:
-        self.policy, self.pool, self.settings, self.seed = policy, pool, settings, seed
-        pool.episode_seconds = settings.episode_seconds
-        self.recorder = TokenRecorder(policy.chat, pool) if policy.chat else None
-        self.trajectories: list[Trajectory] = []
-        """of every episode of the pool, in the pool's order"""
-
-    def run(
-        self,
-        progress: Progress | None = None,
-        before_response: Callable[[Slot], None] | None = None,
-    ) -> None:
-        """Runs the active episodes until each of them ends.
-
-        Args:
-            progress: called with (running, all) episodes after each step.
-            before_response: called with each slot before its next response is sampled.
-        """
-        known = len(self.trajectories)
-        self.trajectories += [Trajectory(episode) for episode in self.pool.episodes[known:]]
-        if not self.pool.active:
-            return
-        session = self._open()
-        while self.pool.active:
-            if self.recorder:
-                self.recorder.open(self.settings.max_prompt_tokens)
-            if not self.pool.active:
-                break
-            for slot in self.pool.active:
-                self.trajectories[slot.index].offered.append(slot.info["admissible_actions"])
-                if before_response:
-                    before_response(slot)
-            self._turn(session)
-            if progress:
-                progress(len(self.pool.active), len(self.trajectories))
-
-    def fork(self, state: Snapshot, times: int) -> list[Slot]:
-        """Starts branches of an episode that was run; the next ``run`` runs them."""
-        slots = self.pool.fork(state, times)
-        if self.recorder:
-            self.recorder.branch(slots, state.episode)
-        return slots
-
-    def _open(self) -> Session:
-        """A session for the active episodes."""
-        first = self.pool.env_of(self.pool.active[0])
-        sampling = self.settings.sampling(first.template.closing_tags)
-        growing = first.mode == "conversation"
-        return self.policy.session(sampling, growing)
-
-    def _turn(self, session: Session) -> None:
-        """One response for each active episode, and what the environments answer."""
-        requests = _requests(self.pool.active, self.recorder, self.seed)
-        answered = _without_failed(self.pool, session.respond(requests))
-        self.pool.step([response.text for _, response in answered])
-        if self.recorder:
+    trajectories = [Trajectory(episode) for episode in pool.episodes]
+    if not pool.active:
+        return trajectories
+    recorder = TokenRecorder(policy.chat, pool) if policy.chat else None
+    session = _session(policy, pool, settings)
+    while pool.active:
+        if recorder:
+            recorder.open(settings.max_prompt_tokens)
+        if not pool.active:
+            break
+        for slot in pool.active:
+            trajectories[slot.index].offered.append(slot.info["admissible_actions"])
+        requests = _requests(pool.active, recorder, seed)
+        answered = _without_failed(pool, session.respond(requests))
+        pool.step([response.text for _, response in answered])
+        if recorder:
             for slot, response in answered:
-                self.recorder.take(slot, response)
-            _end_overlong(self.pool, self.recorder, self.settings)
+                recorder.take(slot, response)
+            _end_overlong(pool, recorder, settings)
+        if progress:
+            progress(len(pool.active), len(trajectories))
+    if keep_tokens and recorder:
+        _hand_over(trajectories, recorder.rows)
+    return trajectories
 
-    def finished(self, keep_tokens: bool = True) -> list[Trajectory]:
-        """The trajectories, with their token rows if those are wanted."""
-        if keep_tokens and self.recorder:
-            _hand_over(self.trajectories, self.recorder.rows)
-        return self.trajectories
+
+def _session(policy: Policy, pool: EnvPool, settings: RolloutSettings) -> Session:
+    """A session for the active episodes."""
+    first = pool.env_of(pool.active[0])
+    sampling = settings.sampling(first.template.closing_tags)
+    return policy.session(sampling, growing=first.mode == "conversation")
 
 
 def timed_out(episode: Episode) -> bool:
@@ -183,11 +121,11 @@ def timed_out(episode: Episode) -> bool:
 
 
 def sampled_tokens(trajectories: Sequence[Trajectory]) -> int:
-    """Tokens of all responses, those that episodes share counted once."""
+    """Tokens of all responses."""
     return sum(row.role.count(ACTION) for t in trajectories for row in t.rows)
 
 
-def sampling_seed(generator: torch.Generator | int) -> int:
+def _sampling_seed(generator: torch.Generator | int) -> int:
     """The seed of a rollout: the number given, or one that a CPU generator samples."""
     if isinstance(generator, int):
         return generator
@@ -359,16 +297,6 @@ class TokenRecorder:
                 continue
             rows.append(TokenRow(ids, prompt_tokens_cut=truncated))
 
-    def branch(self, slots: Sequence[Slot], parent: Episode) -> None:
-        """Opens the rows of branches: in a conversation, with the context that they share."""
-        for slot in slots:
-            rows = self.rows[slot.episode.episode_id] = []
-            shared = len(slot.episode.transitions)
-            if slot.episode.context_mode == "conversation":
-                (row,) = self.rows[parent.episode_id]
-                end = row.turn.index(shared - parent.shared_steps)
-                rows.append(TokenRow(row.ids[:end]))
-
     def context(self, slot: Slot) -> list[int]:
         """The ids that the slot's next response follows."""
         return self.rows[slot.episode.episode_id][-1].ids
@@ -386,7 +314,7 @@ class TokenRecorder:
         if episode.error is not None:
             row.append(response.ids)
             return
-        turn = len(episode.transitions) - episode.shared_steps - 1 if learned else -1
+        turn = len(episode.transitions) - 1 if learned else -1
         sampled = (row, self.chat, response.ids, response.logprobs)
         if episode.context_mode == "window":
             shown = env.text_env.prompt_observation(episode.transitions[-1].next_observation)

@@ -173,7 +173,7 @@ def transition_keys(rows: Sequence[TokenRow]) -> list[int]:
         actions = row.places(ACTION)
         running, done = 0, 0
         for turn, end in ends.items():
-            # one pass over a dialogue, token by token: a branch holds what it shares in one piece
+            # one pass over a dialogue
             for token in row.ids[done:end]:
                 running = hash((running, token))
             keys.append(hash((running, *actions.get(turn, ()))))

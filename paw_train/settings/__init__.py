@@ -30,7 +30,7 @@ from paw_train.settings.recipes import (
     recipe_name,
     recipe_names,
 )
-from paw_train.settings.rollout import BranchingSettings, RolloutSettings, VLLMSettings
+from paw_train.settings.rollout import RolloutSettings, VLLMSettings
 from paw_train.settings.run import (
     MAY_CHANGE,
     WITHOUT_EFFECT,

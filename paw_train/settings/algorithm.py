@@ -29,14 +29,12 @@ class AlgorithmSettings(Group):
 
     name: Text = "grpo"
     """advantage estimator: ``grpo``, ``gigpo``, ``rloo``, ``reinforce_pp`` (no critic), ``ppo`` (with a
-    critic), ``branch_grpo`` or ``branch_rloo`` (for ``rollout.branching``), or one that another package
-    adds"""
+    critic), or one that another package adds"""
     normalize: Literal[True, False, "batch"] = "batch"
-    """the divisor of the advantages of ``grpo``, ``gigpo`` and ``branch_grpo``. ``batch``: the deviation of
-    the update's returns without penalties, so that penalties never scale up a group without a
-    success; ``true``: that of the group's returns, as published; ``false``: none (Dr.GRPO). ``ppo``
-    standardizes over the update unless it is false; ``rloo`` and ``branch_rloo`` never divide,
-    ``reinforce_pp`` always does"""
+    """the divisor of the advantages of ``grpo`` and ``gigpo``. ``batch``: the deviation of the update's
+    returns without penalties, so that penalties never scale up a group without a success; ``true``:
+    that of the group's returns, as published; ``false``: none (Dr.GRPO). ``ppo`` standardizes over the
+    update unless it is false; ``rloo`` never divides, ``reinforce_pp`` always does"""
     weighting: Literal["token", "episode"] = "token"
     """``token``: every action token of an update has the same weight, so long episodes weigh more;
     ``episode``: every episode has the same weight, as 1/|o_i| in GRPO's own objective (Shao et al. 2024)"""

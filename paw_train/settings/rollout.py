@@ -1,4 +1,4 @@
-"""Settings of rollouts: sampling and limits, branching, and the vLLM engine that may sample."""
+"""Settings of rollouts: sampling and limits, and the vLLM engine that may sample."""
 
 from __future__ import annotations
 
@@ -18,18 +18,6 @@ from paw_train.settings.base import (
     Positive,
     PositiveShare,
 )
-
-
-class BranchingSettings(Group):
-    """States of an episode that are continued several times."""
-
-    branches: Positive = 1
-    """number of continuations of each branching state, including the one that was sampled first; 1: no
-    branching. Values above 1 need an estimator that compares the continuations:
-    ``algorithm.name=branch_grpo`` or ``branch_rloo``"""
-    points: Positive = 2
-    """number of branching states in each episode: those with the highest action entropy (PaW's estimate from
-    the sampled tokens)"""
 
 
 class VLLMSettings(Group):
@@ -128,8 +116,6 @@ class RolloutSettings(Group):
     weights"""
     vllm: VLLMSettings = VLLMSettings()
     """settings of vLLM, for ``rollout.engine=vllm``"""
-    branching: BranchingSettings = BranchingSettings()
-    """branching rollouts, in training only"""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -242,7 +242,7 @@ def shared_evaluation(settings: Settings) -> Path | None:
     """The folder of the evaluation of that warm start."""
     # the settings left out do not change an episode of the panel
     selection = {"every", "selection_split", "selection_tasks"}
-    training = {"groups", "group_size", "temperature", "branching"}
+    training = {"groups", "group_size", "temperature"}
     parts = {
         "evaluation": settings.evaluation.model_dump(exclude=selection),
         "rollout": settings.rollout.model_dump(exclude=training),

@@ -16,10 +16,9 @@ import torch
 from paw_gym.pool import EnvPool
 from paw_train.algorithms.pool import informative_groups
 from paw_train.environments import agent_env_maker, make_pool, max_return, training_env
-from paw_train.rollouts.branching import branching_rollout
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import Policy
-from paw_train.rollouts.rollout import Progress, Trajectory
+from paw_train.rollouts.rollout import Progress, Trajectory, rollout
 from paw_train.settings import Settings
 from paw_train.settings.env import Member
 from paw_train.training.outcomes import outcome_metrics
@@ -92,7 +91,7 @@ class TrainingEnvironments:
             pool.groups = count
             first = 1 + max((t.episode.group for t in sampled), default=-1)
             new, good = _informative(
-                lambda pool=pool: branching_rollout(  # type: ignore[misc]
+                lambda pool=pool: rollout(  # type: ignore[misc]
                     sampler, pool, s.rollout, generator, progress=progress
                 ),
                 count,

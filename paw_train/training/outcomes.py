@@ -11,12 +11,7 @@ from paw_train.rollouts.rollout import Trajectory, timed_out
 
 
 def outcome_metrics(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
-    """Outcomes of an update's episodes; failed ones are counted and left out of the means.
-
-    Branches are left out as well: they begin where the policy was uncertain, so their success is not
-    that of the policy.
-    """
-    trajectories = [t for t in trajectories if t.episode.parent is None]
+    """Outcomes of an update's episodes; failed ones are counted and left out of the means."""
     episodes = [t.episode for t in trajectories if t.episode.error is None]
     steps = [t for e in episodes for t in e.transitions]
     count = max(1, len(episodes))

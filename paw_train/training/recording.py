@@ -90,13 +90,12 @@ def _episode(
     settings: Settings,
 ) -> dict[str, Any]:
     world_model = settings.world_model
-    shared = trajectory.episode.shared_steps
     steps = []
     for row, known in zip(trajectory.rows, scores, strict=False):
         actions, observations = row.places(ACTION), row.places(OBSERVATION)
         steps += [
             {
-                "step": shared + turn,
+                "step": turn,
                 **_worth(first + turn, pool, prepared),
                 "admissible": _listed(trajectory.offered, turn),
                 "response": _tokens(row, known, actions[turn], texts),

@@ -166,8 +166,6 @@ class RunStore:
             "group": [e.key for e in index.group_of(known)][:_SIBLINGS],
             "env_id": episode.env_id,
             "episode_id": episode.episode_id,
-            "parent": episode.parent,
-            "shared_steps": episode.shared_steps,
             "return": episode.total_reward,
             "error": episode.error,
             "notes": notes(episode),
@@ -177,25 +175,9 @@ class RunStore:
         }
 
     def group(self, name: str, key: str) -> list[dict[str, Any]]:
-        """The episodes of an episode's group, including itself; branches follow the one they came from."""
+        """The episodes of an episode's group, including itself."""
         index, known = self._known(name, key)
-        return in_tree_order([self.episode(name, e.key) for e in index.group_of(known)[:_BESIDE]])
-
-
-def in_tree_order(episodes: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each episode followed by its branches and theirs; one whose parent is missing is a root."""
-    names = {e["episode_id"] for e in episodes}
-    branches: dict[str, list[dict[str, Any]]] = {}
-    for episode in episodes:
-        if episode["parent"] in names:
-            branches.setdefault(episode["parent"], []).append(episode)
-    waiting = [e for e in reversed(episodes) if e["parent"] not in names]
-    ordered = []
-    while waiting:
-        episode = waiting.pop()
-        ordered.append(episode)
-        waiting += reversed(branches.get(episode["episode_id"], []))
-    return ordered
+        return [self.episode(name, e.key) for e in index.group_of(known)[:_BESIDE]]
 
 
 def conversation(episode: Episode, tokens: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -77,7 +77,6 @@ def test_a_setting_becomes_an_option(override: str, option: str, value: Any) -> 
         "model.dtype=float32",
         "cloning.episodes=10",
         "rollout.vllm.extra={seed: 1}",
-        "rollout.branching.branches=2 algorithm.name=branch_grpo",
         "algorithm.name=ppo model.lora.rank=8",
         "world_model.entropy=full",
         "optimizer.measure_gradients=true",

@@ -30,7 +30,6 @@ WORLDS = (
     '"kwargs":{"size":5,"boxes":1,"max_steps":4,"num_tasks":20}}] rollout.groups=3'
 )
 MIXED = "paw_train.training.environments"
-BRANCHING = "rollout.branching.branches=3 rollout.branching.points=1 algorithm.name=branch_grpo"
 
 
 def _run(out: Path, settings: str, kill_at: KillAt | None = None) -> Ended:
@@ -58,9 +57,6 @@ def _ten() -> list[KillAt]:
     ("settings", "moments", "recorded"),
     [
         ("updates=8", _ten(), None),
-        # each update restores eight branches: the middle of the second, then of the third
-        (f"updates=3 {BRANCHING}",
-         [("paw_gym.pool:EnvPool:_restore", 11), ("paw_gym.pool:EnvPool:fork", 4)], 2),
         # while the groups of the second update are divided, and while the third is recorded
         (f"updates=3 {WORLDS}",
          [(f"{MIXED}:divided", 1), (f"{MIXED}:TrainingEnvironments:metrics", 1)], 2),

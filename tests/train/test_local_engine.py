@@ -141,7 +141,7 @@ def test_no_stage_changes_what_another_has_made(
         monkeypatch.setattr(owner, name, made)
 
     watch(AgentInterface, "step", lambda found: found[-1]["transition"])
-    watch(environments, "branching_rollout")
+    watch(environments, "rollout")
     watch(environments.TrainingEnvironments, "sample")
     for name in ("leave_out", "collect", "prepare"):
         watch(local, name)

@@ -22,7 +22,7 @@ from paw_train.reporting.pages import blocks, changes
 from paw_train.viewer.app import create_app
 from paw_train.viewer.folders import find_runs
 from paw_train.viewer.measurements import differences, evaluation_of, settings_of
-from paw_train.viewer.store import calls, conversation, in_tree_order, notes
+from paw_train.viewer.store import calls, conversation, notes
 
 from .conftest import ADDRESS, Ask, Opened
 from .made_evaluation import EXAMPLE, REFLECTION, write_evaluation
@@ -117,13 +117,6 @@ def test_an_episode_is_shown_as_it_is_in_its_files(opened: Opened, small_run: Pa
         beside = ask("group", run="small", key=key)["episodes"]
         assert [e["key"] for e in beside] == shown["group"]
         assert {e["task_id"] for e in beside} == {episode.task_id}
-
-
-def test_branches_follow_the_episode_they_branched_from() -> None:
-    parents = {"a1": "a", "b1": "b", "a2": "a", "a1x": "a1", "lost": "not recorded"}
-    recorded = [{"episode_id": n, "parent": parents.get(n)} for n in ("a", "b", *parents)]
-    shown = [e["episode_id"] for e in in_tree_order(recorded)]
-    assert shown == ["a", "a1", "a1x", "a2", "b", "b1", "lost"]
 
 
 def test_a_row_is_found_in_a_long_list(opened: Opened, small_run: Path) -> None:

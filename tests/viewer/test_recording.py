@@ -35,7 +35,7 @@ def _played(policy: LocalPolicy, conversation: bool) -> list[Trajectory]:
     episodes = [(0, 2, 10.0), (0, 3, 0.0), (1, 1, 0.0), (1, 2, -1.0)]
     played = made_up(conversation, episodes, range(len(policy.tokenizer)))
     for trajectory in played:
-        trajectory.offered += [[f"go to {i}"] for i in range(len(trajectory.own))]
+        trajectory.offered += [[f"go to {i}"] for i in range(len(trajectory.episode.transitions))]
     return played
 
 

@@ -180,11 +180,6 @@ REFUSED: Mapping[str, tuple[Callable[[Settings], bool], str]] = MappingProxyType
             lambda s: bool(s.rollout.vllm.extra),
             "is of the local engine; vLLM's options are openrlhf.extra here.",
         ),
-        "rollout.branching.branches": (
-            lambda s: s.rollout.branching.branches > 1,
-            "above 1 is not done here yet: OpenRLHF samples each episode on its own, and its workers keep no "
-            "states to go back to. Use 1, or engine=local.",
-        ),
         "algorithm.name": (
             _adapts_critic,
             "has a critic, which would get an adapter and a frozen value head: use model.lora.rank=0, or "
@@ -223,7 +218,7 @@ READ = (
         "rollout.episode_seconds",
         "rollout.vllm.gpu_memory",
     ),
-    *("rollout.engine", "rollout.branching"),  # vLLM samples, whatever the first one says
+    "rollout.engine",  # vLLM samples, whatever it says
     "world_model_learning",  # Settings refuses it here
     *("optimizer.schedule", "optimizer.warmup_updates"),
     *("optimizer.minibatches", "optimizer.minibatch_size", "optimizer.micro_batch_tokens"),

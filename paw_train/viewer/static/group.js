@@ -60,19 +60,11 @@ export class GroupView {
 
   head(e, i, chosen, training) {
     const a = e.turns.length ? advantage(e.turns[0]) : null;
-    const from = this.parent(e);
     const href = format({ run: this.page.name, tab: "episodes", params: { ...current().params, ep: e.key } });
     return h("th", { "aria-current": chosen ? "true" : null },
       h("a", { href, title: "read this episode (Enter)" }, training || this.page.kind === "evaluation" ? `Episode ${i + 1}` : origin(e)),
-      from !== null && h("div", { cls: "muted small", title: "continues the same state of that episode" }, `↳ of episode ${from + 1}, turn ${e.shared_steps + 1}`),
       h("span", { cls: `badge ${e.outcome}` }, OUTCOMES[e.outcome] || e.outcome),
       h("div", { cls: "muted" }, `return ${number(e.return)} · ${plural(e.turns.length, "turn")}`, a !== null && h("span", { cls: tone(a) }, ` · A ${signed(a, 2)}`)));
-  }
-
-  // The column of the episode that this one branched from, where it is shown.
-  parent(e) {
-    const column = e.parent ? this.episodes.findIndex((other) => other.episode_id === e.parent) : -1;
-    return column < 0 ? null : column;
   }
 
   line(step, all) {
@@ -81,8 +73,6 @@ export class GroupView {
     const same = there.length === all.length && there.every((t) => t.action === there[0].action);
     return h("tr", { cls: same ? "same" : "" }, h("th", { cls: "no" }, String(step + 1)), turns.map((turn, i) => {
       if (!turn) return h("td", { cls: "over" });
-      const from = this.parent(all[i]);
-      if (from !== null && step < all[i].shared_steps) return h("td", { cls: "over", title: `the same turn as that of episode ${from + 1}` }, h("span", { cls: "muted small" }, step + 1 === all[i].shared_steps ? "└" : "│"));
       const nll = surprise(turn);
       return h("td", { data: { step }, onclick: () => go({ tab: "episodes", params: { ep: all[i].key, turn: turn.step } }) },
         h("div", { cls: "act-line" }, h("code", { cls: turn.valid ? "" : "invalid", title: turn.problem || "" }, turn.action || "(no action)"),
