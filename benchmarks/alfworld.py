@@ -27,11 +27,11 @@ from alfworld_data import game_files
 from rich.console import Console
 from rich.table import Table
 
-from paw_gym.envs.alfworld.errors import UnsolvableGameError
 from paw_gym.envs.alfworld.games import load_game
 from paw_gym.envs.alfworld.native.compiled import CompiledGame
 from paw_gym.envs.alfworld.native.engine import Engine, NativeEngine
-from paw_gym.envs.alfworld.parity import random_walker, script_walker
+from paw_gym.envs.alfworld.native.problem import UnsolvableGameError
+from paw_gym.envs.alfworld.textworld_engine import random_walker, script_walker
 
 REPEATS = 40
 """native replays of each walk after the first; one alone takes about a quarter of a millisecond"""
@@ -61,8 +61,9 @@ print(json.dumps([rss(), rss() - before]))
 """
 ORIGINAL_MEMORY = """
 import json, sys
+from paw_gym.envs.alfworld.games import load_game
 from paw_gym.envs.alfworld.textworld_engine import TextWorldEngine
-engine = TextWorldEngine(sys.argv[1])
+engine = TextWorldEngine(load_game(sys.argv[1]))
 engine.reset()
 engine.step("look")
 status = open("/proc/self/status").read()
@@ -154,7 +155,7 @@ def _play_original(clock: Clock, path: Path, steps: int, seed: int) -> list[str]
     from paw_gym.envs.alfworld.textworld_engine import TextWorldEngine
 
     start = time.process_time()
-    engine = TextWorldEngine(path)
+    engine = TextWorldEngine(load_game(path))
     clock.add("load", start)
     start = time.process_time()
     engine.reset()

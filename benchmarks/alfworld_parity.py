@@ -2,9 +2,10 @@
 
     python benchmarks/alfworld_parity.py --data-dir DIR [--processes 2] [--steps 30] [--sample 0] [--skip 0]
 
-For each game and grammar: one random walk (see `paw_gym.envs.alfworld.parity.random_walker`) and one
-winning walk, with look, inventory and examine before every change. Every observation, admissible
-list and ending is compared exactly. Takes about 30 minutes on two cores; the original engine sets the pace.
+For each game and grammar: one random walk (see `random_walker` in
+`paw_gym.envs.alfworld.textworld_engine`) and one winning walk, with look, inventory and examine before
+every change. Every observation, admissible list and ending is compared exactly. Takes about 30 minutes on
+two cores; the original engine sets the pace.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ from pathlib import Path
 
 from alfworld_data import game_files, newer_rules
 
-from paw_gym.envs.alfworld.errors import UnsolvableGameError
 from paw_gym.envs.alfworld.games import load_game
 from paw_gym.envs.alfworld.native.compiled import CompiledGame
 from paw_gym.envs.alfworld.native.engine import NativeEngine
-from paw_gym.envs.alfworld.parity import (
+from paw_gym.envs.alfworld.native.problem import UnsolvableGameError
+from paw_gym.envs.alfworld.textworld_engine import (
     ParityError,
+    TextWorldEngine,
     compare,
     random_walker,
     script_walker,
     winning_commands,
     with_newer_grammar,
 )
-from paw_gym.envs.alfworld.textworld_engine import TextWorldEngine
 
 
 def check_game(job: tuple[str, int, int]) -> tuple[str, Counter[str], list[str]]:
@@ -53,7 +54,7 @@ def check_game(job: tuple[str, int, int]) -> tuple[str, Counter[str], list[str]]
             "winning": script_walker(winning_commands(game)),
         }
         for kind, walker in walks.items():
-            name = f"{game.grammar_version} {kind}"
+            name = f"{game.grammar.version} {kind}"
             try:
                 counts[f"{name} steps"] += compare(native, original, walker)
                 counts[f"{name} walks"] += 1

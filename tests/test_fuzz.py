@@ -17,11 +17,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from paw_gym.envs.alfworld.errors import GameFileError
 from paw_gym.envs.alfworld.experts import parse_task, read_event
 from paw_gym.envs.alfworld.games import parse_game
-from paw_gym.envs.alfworld.native.goal import parse_goal
-from paw_gym.envs.alfworld.native.pddl import parse_problem
+from paw_gym.envs.alfworld.native.problem import GameFileError, parse_goal, parse_problem
 from paw_gym.envs.alfworld.native.rules import recognise_grammar
 from paw_gym.envs.search_qa.questions import read_questions
 from paw_gym.envs.webshop.goals import given_goals, given_prices

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from paw_gym.core import TaskSet
-from paw_gym.envs.alfworld.native.goal import TASK_TYPES
+from paw_gym.envs.alfworld.native.problem import TASK_TYPES
 from paw_gym.internals.constructors import defaults_of
 from paw_gym.internals.registry import Registry
 from paw_train.environments import is_split, panel_name

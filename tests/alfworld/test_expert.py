@@ -13,7 +13,7 @@ from paw_gym.envs.alfworld.experts import SweepExpert, parse_task
 from paw_gym.envs.alfworld.games import GameIndex, load_compiled
 from paw_gym.envs.alfworld.native.compiled import CompiledGame
 from paw_gym.envs.alfworld.native.engine import NativeEngine
-from paw_gym.envs.alfworld.native.goal import TASK_TYPES
+from paw_gym.envs.alfworld.native.problem import TASK_TYPES
 from paw_gym.envs.alfworld.procedural.generate import SPLITS, generate_game
 from paw_gym.envs.alfworld.procedural.plan import NoPlanError, solve
 

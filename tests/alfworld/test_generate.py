@@ -14,12 +14,12 @@ from files import load
 
 from paw_gym.envs.alfworld.native.compiled import CompiledGame, bits
 from paw_gym.envs.alfworld.native.engine import NativeEngine
-from paw_gym.envs.alfworld.native.goal import TASK_TYPES
-from paw_gym.envs.alfworld.parity import compare, random_walker, script_walker
+from paw_gym.envs.alfworld.native.problem import TASK_TYPES
 from paw_gym.envs.alfworld.procedural.generate import SPLITS, generate_game, share_of
 from paw_gym.envs.alfworld.procedural.placement import SCENERY
 from paw_gym.envs.alfworld.procedural.rooms import UNSEEN_ROOMS, rooms
 from paw_gym.envs.alfworld.procedural.scene import placement_hash
+from paw_gym.envs.alfworld.textworld_engine import compare, random_walker, script_walker
 
 ALL_KINDS = list(itertools.product(SPLITS, TASK_TYPES))
 

@@ -13,20 +13,20 @@ from playing import play
 
 from paw_gym import make_agent_env
 from paw_gym.envs.alfworld.env import ALFWorldEnv
-from paw_gym.envs.alfworld.errors import GameFileError, UnsolvableGameError
 from paw_gym.envs.alfworld.games import GameIndex, load_game
 from paw_gym.envs.alfworld.native.compiled import CompiledGame
 from paw_gym.envs.alfworld.native.engine import NativeEngine
-from paw_gym.envs.alfworld.parity import (
+from paw_gym.envs.alfworld.native.problem import GameFileError, UnsolvableGameError
+from paw_gym.envs.alfworld.procedural.rooms import engine_texts
+from paw_gym.envs.alfworld.textworld_engine import (
     ParityError,
+    TextWorldEngine,
     compare,
     random_walker,
     script_walker,
     winning_commands,
     with_newer_grammar,
 )
-from paw_gym.envs.alfworld.procedural.rooms import engine_texts
-from paw_gym.envs.alfworld.textworld_engine import TextWorldEngine
 
 TinyGame = Callable[..., dict[str, Any]]
 
@@ -125,7 +125,7 @@ def test_a_grammar_that_holds_code_is_refused(
     data, marker = tiny_game(), tmp_path / "ran"
     assert old in data["grammar"], place
     grammar = data["grammar"].replace(old, new.replace("CODE", f"open('{marker}','w').close()"))
-    with pytest.raises(GameFileError, match="would run as Python"):
+    with pytest.raises(GameFileError, match="none of the known ALFWorld grammars"):
         engine = TextWorldEngine({**data, "grammar": grammar})
         engine.reset()
         engine.step("look")

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from paw_gym.core import AgentDefaults, Outcome, Task, TaskSet, TextEnv
 from paw_gym.envs.alfworld.experts import SweepExpert
 from paw_gym.envs.alfworld.games import GameIndex, load_compiled, load_game
 from paw_gym.envs.alfworld.native.compiled import CompiledGame
-from paw_gym.envs.alfworld.native.engine import Engine, NativeEngine
+from paw_gym.envs.alfworld.native.engine import NOTHING_HAPPENS, Engine, NativeEngine, NativeState
 from paw_gym.envs.alfworld.procedural import generate
 from paw_gym.envs.alfworld.procedural.plan import solve
 from paw_gym.generated import taking_turns, values_of
@@ -21,7 +22,6 @@ from paw_gym.internals.naming import require_choice
 ENGINES = ("native", "textworld")
 PROCEDURAL_TASKS = {"train": 30_000, "valid_seen": 1_200, "valid_unseen": 1_200}
 """games in each procedural split; any number could be made"""
-_NOTHING = "Nothing happens."
 _BANNER = "-= Welcome to TextWorld, ALFRED! =-"
 _TASK = "Your task is to:"
 
@@ -98,7 +98,7 @@ class ALFWorldEnv(TextEnv):
             tasks = official_tasks(split, Path(data_dir))
         super().__init__(tasks, max_steps, render_mode)
         self.engine_name = engine
-        self.engine: Engine | None = None
+        self.engine: Engine
 
     def _start(self, task: Task) -> Outcome:
         self.engine = self._new_engine(task)
@@ -111,27 +111,22 @@ class ALFWorldEnv(TextEnv):
 
         return TextWorldEngine(task.data.json())
 
-    def _playing(self) -> Engine:
-        if self.engine is None:
-            raise RuntimeError("No game was started: call reset() first.")
-        return self.engine
-
     def _act(self, action: str) -> Outcome:
-        return self._outcome(*self._playing().step(action))
+        return self._outcome(*self.engine.step(action))
 
     def _outcome(self, observation: str, won: bool) -> Outcome:
-        commands = self._playing().admissible_commands()
+        commands = self.engine.admissible_commands()
         return Outcome(
             observation,
             reward=float(won),
             terminated=won,
             success=won,
-            action_is_valid=observation != _NOTHING,
+            action_is_valid=observation != NOTHING_HAPPENS,
             admissible_actions=[command for command in commands if command != "help"],
         )
 
     def _get_state(self) -> Any:
-        return self._playing().save_state()
+        return self.engine.save_state()
 
     def _set_state(self, state: Any) -> None:
         self.engine = self._new_engine(self.task)
@@ -146,18 +141,14 @@ class ALFWorldEnv(TextEnv):
 
     def reference_solution(self) -> list[str]:
         """A short solution by an expert that sees the whole state."""
-        return solve(self._native())
-
-    def _native(self) -> NativeEngine:
-        """The game's present state in the native engine, which can be inspected."""
-        engine = self._playing()
-        if isinstance(engine, NativeEngine):
-            return engine
         native = NativeEngine(self.task.data.compiled())
-        native.reset()
-        for command in engine.save_state().commands:  # type: ignore[attr-defined]
-            native.step(command)
-        return native
+        state = self.engine.save_state()
+        if isinstance(state, NativeState):
+            native.restore_state(state)
+        else:  # the original cannot be inspected
+            for command in state.commands:  # type: ignore[attr-defined]
+                native.step(command)
+        return solve(native)
 
     def expert(self) -> Callable[[], str]:
         """An expert that acts on the text alone, as a policy must: the source of demonstrations."""
@@ -170,32 +161,28 @@ class ALFWorldEnv(TextEnv):
         return act
 
 
-class ProceduralGame:
-    """A procedural game, made when it is needed: ``generate_game`` with these arguments."""
+class ProceduralGame(NamedTuple):
+    """A procedural game, made when it is needed: the arguments of ``generate_game``."""
 
-    def __init__(
-        self,
-        split: str,
-        task_type: str,
-        seed: int,
-        grammar: str,
-        variation: str | None,
-        receptacles: int | None = None,
-    ) -> None:
-        self.arguments = (split, task_type, seed, grammar, variation, receptacles)
+    split: str
+    task_type: str
+    seed: int
+    grammar: str
+    variation: str | None
+    receptacles: int | None = None
 
     def json(self) -> dict[str, Any]:
         """The content of its ``game.tw-pddl``."""
-        return generate.generate_game(*self.arguments)  # type: ignore[arg-type]
+        return generate.generate_game(*self)  # type: ignore[arg-type]
 
     def compiled(self) -> CompiledGame:
         """The game as the native engine plays it; recent ones are kept."""
-        return _compiled(self.arguments)
+        return _compiled(self)
 
 
 @lru_cache(maxsize=1024)
-def _compiled(arguments: tuple[Any, ...]) -> CompiledGame:
-    return CompiledGame.from_json(generate.generate_game(*arguments))
+def _compiled(game: ProceduralGame) -> CompiledGame:
+    return CompiledGame.from_json(game.json())
 
 
 @lru_cache(maxsize=64)
@@ -207,12 +194,8 @@ def procedural_tasks(
     receptacles: int | None = None,
 ) -> TaskSet:
     """The tasks of a procedural split, task types taking turns; other arguments as for ``ALFWorldEnv``."""
-    for name, value, valid in (
-        ("split", split, generate.SPLITS),
-        ("grammar", grammar, ("put", "move")),
-        ("variation", variation or generate.VARIATIONS[0], generate.VARIATIONS),
-    ):
-        require_choice(name, value, valid)
+    require_choice("split", split, generate.SPLITS)
+    require_choice("grammar", grammar, ("put", "move"))
     chosen = generate.variation_of(split, variation, receptacles)  # type: ignore[arg-type]
     count = PROCEDURAL_TASKS[split] if num_tasks is None else num_tasks
     types = generate.TASK_TYPES
@@ -230,11 +213,11 @@ def procedural_tasks(
     return TaskSet(ids, load, digest, split)
 
 
+@dataclass(frozen=True)
 class OfficialGame:
     """A game file of the official layout."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    path: Path
 
     def json(self) -> dict[str, Any]:
         return load_game(self.path)

@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from paw_gym.envs.alfworld.native.goal import TASK_TYPES, Goal, make_goal
+from paw_gym.envs.alfworld.native.problem import TASK_TYPES, Goal, make_goal
 from paw_gym.envs.alfworld.procedural.placement import SCENERY, accepting_types, attraction
 from paw_gym.envs.alfworld.procedural.plan import PUT_COMMANDS, TOOL_VERBS
 from paw_gym.envs.alfworld.procedural.rooms import facts

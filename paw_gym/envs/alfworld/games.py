@@ -11,17 +11,21 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from paw_gym.envs.alfworld.errors import DataFolderError, GameFileError, UnsolvableGameError
 from paw_gym.envs.alfworld.native.compiled import GAME_KEYS, CompiledGame, game_digest
-from paw_gym.envs.alfworld.native.goal import TASK_TYPES, parse_goal
-from paw_gym.envs.alfworld.native.pddl import parse_problem
+from paw_gym.envs.alfworld.native.problem import (
+    TASK_TYPES,
+    GameFileError,
+    UnsolvableGameError,
+    parse_goal,
+    parse_problem,
+)
 from paw_gym.envs.alfworld.native.rules import task_text
 from paw_gym.internals.cache import private_folder
-from paw_gym.internals.files import imposture, user_path, write_text
+from paw_gym.internals.files import file_version, imposture, user_path, write_text
 from paw_gym.internals.naming import did_you_mean
 
 GAME_FILE = "game.tw-pddl"
@@ -29,11 +33,15 @@ SPLITS = ("train", "valid_seen", "valid_unseen")
 _VERSION_FOLDER = "json_2.1.1"
 _DOWNLOAD = "To get the official data: paw data download alfworld"
 _GAMES_KEPT = 512
-_CACHE_VERSION = 1
+_CACHE_VERSION = 2
 _log = logging.getLogger(__name__)
 
 Stamp = tuple[int, int, int]
 """size in bytes, time of change of the content and of the entry in ns: differs when a file does"""
+
+
+class DataFolderError(FileNotFoundError):
+    """The data folder is missing or half-extracted."""
 
 
 # --- game files --------------------------------------------------------------------------------------
@@ -41,12 +49,7 @@ Stamp = tuple[int, int, int]
 
 def load_game(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The JSON content of a game file."""
-    path = Path(path)
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise DataFolderError(f"no game file at {path} ({error.strerror})") from error
-    data = parse_game(raw, str(path))
+    data = parse_game(Path(path).read_bytes(), str(path))
     if data.get("solvable") is False:
         raise UnsolvableGameError(f"the game {path} is marked unsolvable; no engine can play it")
     return data
@@ -71,24 +74,16 @@ def parse_game(raw: bytes, name: str) -> dict[str, Any]:
             f"{name} has no text under {', '.join(map(repr, missing))}; expected a game file with "
             f"the keys {', '.join(map(repr, GAME_KEYS))}"
         )
-    if not isinstance(data.get("solvable", True), bool):
-        raise GameFileError(
-            f"{name}: 'solvable' is {data['solvable']!r:.40}; expected true or false"
-        )
     return data
 
 
 def load_compiled(path: str | os.PathLike[str]) -> CompiledGame:
     """The compiled game of a file, shared in the process; a file that changes on disk is read again."""
-    try:
-        stat = os.stat(path)
-    except OSError as error:
-        raise DataFolderError(f"no game file at {path} ({error.strerror})") from error
-    return _compiled(os.fspath(path), stat.st_mtime_ns, stat.st_size)
+    return _compiled(Path(path), file_version(Path(path)))
 
 
 @functools.lru_cache(maxsize=_GAMES_KEPT)
-def _compiled(path: str, modified_ns: int, size: int) -> CompiledGame:
+def _compiled(path: Path, version: str) -> CompiledGame:
     try:
         return CompiledGame.from_json(load_game(path))
     except GameFileError as error:
@@ -224,25 +219,14 @@ class GameIndex:
 
     def why_left_out(self, task_id: str) -> str | None:
         """A sentence on why a game that exists on disk is not here; None if the id names no such game."""
-        if task_id in self.games:
-            return None
-        reason = self._left_out.get(task_id)
-        if reason is not None:
-            return f"The game exists but is left out: {reason}."
-        split, _, rest = task_id.partition("/")
-        task, _, trial = rest.partition("/")
-        if split not in SPLITS or not task or ".." in task_id:
-            return None
-        if not trial or not (self.root / task_id).is_dir():
+        split, *names = task_id.split("/")
+        known = split in SPLITS and len(names) == 2 and ".." not in names
+        if not known or not (self.root / task_id).is_dir():
             return None
         if split != self.split:
             return f"It belongs to the split {split!r}; this is {self.split}."
-        by_name = _left_out_by_name(task)
-        if by_name is not None:
-            return f"The game exists but is left out: {by_name}."
-        if not self.path(task_id).is_file():
-            return f"The trial exists but is left out: it has no {GAME_FILE}."
-        return None
+        reason = self._left_out.get(task_id) or _left_out_by_name(names[0])
+        return f"The game exists but is left out: {reason or f'it has no {GAME_FILE}'}."
 
 
 @functools.lru_cache(maxsize=8)
@@ -254,8 +238,8 @@ def _records(root: Path, split: str) -> dict[str, GameRecord]:
     """The records of a split's games; files that did not change since last time are not read."""
     folder = root / split
     name = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
-    cache = private_folder("alfworld") / f"{name}.json"
-    known = _remembered(cache, folder)
+    cache = private_folder("alfworld") / f"{name}-{_CACHE_VERSION}.json"
+    known = _remembered(cache)
     records: dict[str, GameRecord] = {}
     corrupt: list[str] = []
     found = list(_trials(root, split))
@@ -272,7 +256,10 @@ def _records(root: Path, split: str) -> dict[str, GameRecord]:
         records[task_id] = record
     # before any complaint, so that after a repair only the repaired files are read
     if records != known:
-        _remember(cache, folder, records)
+        try:
+            write_text(cache, json.dumps(records), shared=True)
+        except OSError as error:
+            _log.warning("Cannot save the game index %s: %s", cache, error)
     if corrupt:
         more = f" (and {len(corrupt) - 3} more files)" if len(corrupt) > 3 else ""
         raise GameFileError("; ".join(corrupt[:3]) + more)
@@ -285,27 +272,12 @@ def _records(root: Path, split: str) -> dict[str, GameRecord]:
     return records
 
 
-def _remembered(cache: Path, folder: Path) -> dict[str, GameRecord]:
+def _remembered(cache: Path) -> dict[str, GameRecord]:
     try:
-        stored = json.loads(cache.read_bytes())
-        if stored["version"] != _CACHE_VERSION or stored["folder"] != os.fspath(folder):
-            return {}
-        rows = stored["records"].items()
-        return {i: GameRecord((r[0], r[1], r[2]), *r[3:]) for i, r in rows}
+        stored = json.loads(cache.read_bytes()).items()
+        return {i: GameRecord((r[0][0], r[0][1], r[0][2]), *r[1:]) for i, r in stored}
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         _log.warning("Unreadable game index %s (%s): building it anew.", cache, error)
         return {}
-
-
-def _remember(cache: Path, folder: Path, records: Mapping[str, GameRecord]) -> None:
-    stored = {
-        "version": _CACHE_VERSION,
-        "folder": os.fspath(folder),
-        "records": {i: [*record.stamp, *record[1:]] for i, record in records.items()},
-    }
-    try:
-        write_text(cache, json.dumps(stored), shared=True)
-    except OSError as error:
-        _log.warning("Cannot save the game index %s: %s", cache, error)

@@ -1,22 +1,21 @@
-"""The original ALFWorld engine (TextWorld and Fast Downward) behind the same interface as ours.
+"""The original ALFWorld engine (TextWorld and Fast Downward) behind the same interface as ours, and a
+comparison of the two, step by step, for anyone who wants to know whether they agree.
 
 Needs the extra ``alfworld``. About 25 steps/s and 170 MB a process; it is here as the reference.
-
-TextWorld evaluates the braces of a game's own grammar as Python. A game in which they hold more than names,
-texts, ``+`` and ``or``, which is all that ALFWorld's grammars use, is refused before its first text is made.
 """
 
 from __future__ import annotations
 
-import ast
-import json
-import os
+import random
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from paw_gym.envs.alfworld.errors import GameFileError, UnsolvableGameError
-from paw_gym.envs.alfworld.games import load_game
+from paw_gym.envs.alfworld.native.compiled import CompiledGame
+from paw_gym.envs.alfworld.native.engine import Engine, NativeEngine
+from paw_gym.envs.alfworld.native.problem import UnsolvableGameError
+from paw_gym.envs.alfworld.native.rules import recognise_grammar
+from paw_gym.envs.alfworld.procedural.plan import solve
 
 INSTALL_HINT = 'pip install ".[alfworld]" in your clone of PaW-Gym'
 
@@ -28,21 +27,17 @@ class CommandHistory(NamedTuple):
 
 
 class TextWorldEngine:
-    """One game in the original engine.
-
-    Args:
-        path_or_json: a ``game.tw-pddl`` file, or its JSON content.
+    """One game, the JSON content of a ``game.tw-pddl``, in the original engine.
 
     Raises:
         ImportError: when textworld, fast-downward-textworld or alfworld is not installed.
         UnsolvableGameError: when the game has no solution; the original cannot load such games.
-        GameFileError: when its grammar holds code.
+        GameFileError: when its grammar is not ALFWorld's own.
     """
 
-    won: bool
-
-    def __init__(self, path_or_json: str | os.PathLike[str] | Mapping[str, Any]) -> None:
-        data = path_or_json if isinstance(path_or_json, Mapping) else load_game(path_or_json)
+    def __init__(self, data: Mapping[str, Any]) -> None:
+        # TextWorld runs what stands in a grammar's braces as Python
+        recognise_grammar(data["grammar"])
         self._env = _original_environment()
         argv = sys.argv
         try:
@@ -54,7 +49,6 @@ class TextWorldEngine:
             ) from error
         finally:
             sys.argv = argv  # fast_downward.pddl2sas replaces it
-        _refuse_code(self._env.unwrapped._logic)
         self._commands: list[str] = []
         self._admissible: list[str] = []
         self.won = False
@@ -66,14 +60,12 @@ class TextWorldEngine:
             state = self._env.reset()
         finally:
             sys.argv = argv
-        self._take_over(state)
-        return str(state.feedback)
+        return self._take_over(state)
 
     def step(self, command: str) -> tuple[str, bool]:
         self._commands.append(command)
         state, _, _ = self._env.step(command)
-        self._take_over(state)
-        return str(state.feedback), self.won
+        return self._take_over(state), self.won
 
     def admissible_commands(self) -> list[str]:
         return list(self._admissible)
@@ -91,9 +83,10 @@ class TextWorldEngine:
         for command in state.commands:
             self.step(command)
 
-    def _take_over(self, state: Any) -> None:
+    def _take_over(self, state: Any) -> str:
         self.won = bool(state["won"])
         self._admissible = list(state["admissible_commands"])
+        return str(state.feedback)
 
 
 def _original_environment() -> Any:
@@ -109,44 +102,81 @@ def _original_environment() -> Any:
     return AlfredDemangler(PddlEnv(infos))
 
 
-def _refuse_code(logic: Any) -> None:
-    """Raises ``GameFileError`` for an expression in a parsed grammar that is more than names and texts."""
-    for expression in _expressions(logic):
-        if not _is_plain(expression):
-            raise GameFileError(
-                f"The game's grammar holds the expression {expression!r:.60}, which TextWorld would run as "
-                "Python; expected names such as o.name. The file is not played."
-            )
+# --- ours against it ---------------------------------------------------------------------------------
+
+Walker = Callable[[Sequence[str]], str | None]
+"""chooses the next command from the admissible ones; None ends the walk"""
+
+_JUNK = (
+    *("", "   ", "LOOK", " look ", "look\n"),
+    *("go to", "take all", "help", "examine loc 1", "use x"),
+)
+_INSPECTING = frozenset({"look", "inventory", "examine"})
 
 
-def _expressions(logic: Any) -> Iterator[str]:
-    """Everything that TextWorld would evaluate: in rules, and in the templates of actions."""
-    from textworld.envs.pddl.textgen import ContextSensitiveGrammar
-
-    templates = [{"rhs": t} for a in logic.actions.values() for t in (a.template, a.feedback_rule)]
-    actions = ContextSensitiveGrammar.parse(json.dumps({"templates": templates}))
-    for grammar in (logic.grammar, actions):
-        symbols = [s for rules in grammar._rules.values() for rule in rules for s in rule.rhs]
-        while symbols:
-            symbol = symbols.pop()
-            inside = getattr(symbol, "expression", None) or symbol.symbol
-            if not isinstance(inside, str):
-                symbols.append(inside)
-            elif hasattr(symbol, "expression"):
-                yield inside
+class ParityError(AssertionError):
+    """The engines disagree; the message holds the commands that show it."""
 
 
-def _is_plain(expression: str) -> bool:
-    """True if an expression is made of names, dotted names and texts, joined by ``+`` or ``or``."""
-    try:
-        nodes = list(ast.walk(ast.parse(expression.strip(), mode="eval")))
-    except (SyntaxError, ValueError, RecursionError):
-        return False
-    names = (node.id if isinstance(node, ast.Name) else node.attr for node in nodes
-             if isinstance(node, ast.Name | ast.Attribute))  # fmt: skip
-    joined = (ast.Expression, ast.BinOp, ast.Add, ast.BoolOp, ast.Or, ast.Load)
-    return not any(name.startswith("_") for name in names) and all(
-        isinstance(node, (*joined, ast.Name, ast.Attribute))
-        or (isinstance(node, ast.Constant) and isinstance(node.value, str))
-        for node in nodes
-    )
+def compare(native: Engine, original: Engine, walker: Walker) -> int:
+    """Play both engines with the same commands from the start; returns how many."""
+    commands: list[str] = []
+    _same("opening text", native.reset(), original.reset(), commands)
+    while True:
+        admissible = original.admissible_commands()
+        _same("admissible commands", native.admissible_commands(), admissible, commands)
+        _same("won", native.won, original.won, commands)
+        command = walker(admissible)
+        if command is None:
+            return len(commands)
+        commands.append(command)
+        _same("observation and end", native.step(command), original.step(command), commands)
+
+
+def _same(what: str, native: object, original: object, commands: Sequence[str]) -> None:
+    if native != original:
+        raise ParityError(
+            f"{what} after {list(commands)}:\n native:   {native!r}\n original: {original!r}"
+        )
+
+
+def random_walker(steps: int, seed: int) -> Walker:
+    """Samples half of its commands uniformly and half by verb first, so that rare verbs get used; one
+    command in twenty is junk."""
+    rng, rest = random.Random(seed), iter(range(steps))
+
+    def walk(admissible: Sequence[str]) -> str | None:
+        if next(rest, None) is None:
+            return None
+        share = rng.random()
+        if share < 0.05:
+            return rng.choice(_JUNK)
+        if share < 0.5:
+            return rng.choice(admissible)
+        verb = rng.choice(sorted({command.split()[0] for command in admissible}))
+        return rng.choice([c for c in admissible if c.split()[0] == verb])
+
+    return walk
+
+
+def script_walker(commands: Sequence[str]) -> Walker:
+    """Plays the given commands in order."""
+    rest = iter(commands)
+    return lambda admissible: next(rest, None)
+
+
+def winning_commands(game: CompiledGame) -> list[str]:
+    """A walk to the goal that looks, checks the inventory and examines all it can at every stop."""
+    engine = NativeEngine(game)
+    walk: list[str] = []
+    for command in solve(engine):
+        walk += [c for c in engine.admissible_commands() if c.split()[0] in _INSPECTING]
+        engine.step(command)
+        walk.append(command)
+    return walk
+
+
+def with_newer_grammar(data: Mapping[str, Any], domain: str, grammar: str) -> dict[str, Any]:
+    """The same game with another domain and grammar, its own task text put in."""
+    task = CompiledGame.from_json(data).task.removesuffix(".")
+    return {**data, "pddl_domain": domain, "grammar": grammar.replace("UNKNOWN GOAL", task)}

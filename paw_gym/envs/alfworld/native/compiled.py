@@ -12,9 +12,15 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from paw_gym.envs.alfworld.errors import GameFileError, UnsupportedGameError
-from paw_gym.envs.alfworld.native.goal import Goal, display_type, parse_goal
-from paw_gym.envs.alfworld.native.pddl import Problem, parse_problem
+from paw_gym.envs.alfworld.native.problem import (
+    GameFileError,
+    Goal,
+    Problem,
+    UnsupportedGameError,
+    display_type,
+    parse_goal,
+    parse_problem,
+)
 from paw_gym.envs.alfworld.native.rules import (
     Domain,
     Grammar,
@@ -25,37 +31,15 @@ from paw_gym.envs.alfworld.native.rules import (
 
 GAME_KEYS = ("pddl_domain", "grammar", "pddl_problem")
 
-_PREDICATES = {
-    "atlocation": 2,
-    "cancontain": 2,
-    "checked": 1,
-    "cleanable": 1,
-    "coolable": 1,
-    "examined": 1,
-    "full": 1,
-    "heatable": 1,
-    "inreceptacle": 2,
-    "inreceptacleobject": 2,
-    "isclean": 1,
-    "iscool": 1,
-    "ishot": 1,
-    "ison": 1,
-    "isreceptacleobject": 1,
-    "isreceptacleobjectfull": 1,
-    "issliced": 1,
-    "istoggled": 1,
-    "moveable": 1,
-    "objectatlocation": 2,
-    "objecttype": 2,
-    "openable": 1,
-    "opened": 1,
-    "pickupable": 1,
-    "receptacleatlocation": 2,
-    "receptacletype": 2,
-    "sliceable": 1,
-    "toggleable": 1,
-    "wasinreceptacle": 2,
-}
+_OF_ONE = """
+checked cleanable coolable examined full heatable isclean iscool ishot ison isreceptacleobject
+isreceptacleobjectfull issliced istoggled moveable openable opened pickupable sliceable toggleable
+"""
+_OF_TWO = """
+atlocation cancontain inreceptacle inreceptacleobject objectatlocation objecttype receptacleatlocation
+receptacletype wasinreceptacle
+"""
+_PREDICATES = {**dict.fromkeys(_OF_ONE.split(), 1), **dict.fromkeys(_OF_TWO.split(), 2)}
 """predicates that may appear in the initial state, with their number of arguments; ``holds`` and
 its kin are left out on purpose: no known game starts with full hands"""
 
@@ -70,38 +54,30 @@ class CompiledGame:
 
     Objects, receptacles and locations are indices into the tuples of names below. A *mask* is an
     int whose bit ``i`` stands for object (or receptacle) ``i``; `bits` lists the set bits.
-
-    What a generator or an expert needs:
-
-    * ``receptacles[r]``, ``objects[o]``, ``locations[l]``: display names ("cabinet 3", "loc 12");
-      ``receptacle_types[r]``, ``object_types[o]``: "cabinet", "soapbar";
-    * ``receptacle_location[r]``: the location at which receptacle ``r`` is used (None: nowhere),
-      and ``receptacles_at[l]``: the receptacles used from location ``l``;
-    * ``contents[r]``: mask of the objects in ``r`` at the start (real games may have an object
-      in two receptacles);
-    * ``openable``, ``opened``: masks of receptacles; ``accepts[r]``: mask of objects it may hold;
-    * ``pickupable``, ``cleanable``, ``heatable``, ``coolable``, ``toggleable``, ``sliceable``,
-      ``knives``: masks of objects; ``cleaners``, ``heaters``, ``coolers``: masks of receptacles;
-    * ``goal``: a `Goal`; ``task``: the text after "Your task is to: "; ``start``: a location.
     """
 
     task: str
+    """the text after "Your task is to: " """
     goal: Goal
-    grammar_version: str
-    """"put" (older game files) or "move" (alfworld 0.4)"""
+    grammar: Grammar
+    help: str | None
+    """the answer to ``help``; None if domain and grammar have no such command"""
     digest: str
     """sha256 of domain, grammar and problem, which is all that defines the game"""
 
     receptacles: tuple[str, ...]
     objects: tuple[str, ...]
     locations: tuple[str, ...]
+    """display names, such as "cabinet 3" and "loc 12" """
     receptacle_types: tuple[str, ...]
     object_types: tuple[str, ...]
     receptacle_location: tuple[int | None, ...]
+    """the location at which a receptacle is used; None: nowhere"""
     receptacles_at: tuple[tuple[int, ...], ...]
     start: int
 
     contents: tuple[int, ...]
+    """mask of objects by receptacle; real games may have an object in two"""
     objects_at: tuple[int, ...]
     """mask of objects by location, as the initial facts claim; it may disagree with `contents`"""
     accepts: tuple[int, ...]
@@ -128,10 +104,6 @@ class CompiledGame:
     toggled: int
     """the five masks of object states at the start"""
 
-    domain: Domain
-    grammar: Grammar
-    help: str | None
-    """the answer to ``help``; None if domain and grammar have no such command"""
     goal_objects: int
     """mask of the objects the goal is about (if it asks for clean ones: those to be cleaned)"""
     goal_receptacles: tuple[int, ...]
@@ -145,9 +117,6 @@ class CompiledGame:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> CompiledGame:
         """Compile the JSON content of a ``game.tw-pddl``."""
-        for key in GAME_KEYS:
-            if not isinstance(data.get(key), str):
-                raise GameFileError(f"the game has no text under the key {key!r}")
         domain = recognise_domain(data["pddl_domain"])
         grammar, task = recognise_grammar(data["grammar"])
         problem = parse_problem(data["pddl_problem"])
@@ -160,11 +129,9 @@ class CompiledGame:
         return cls(
             task=task,
             goal=goal,
-            grammar_version=grammar.version,
-            digest=game_digest(data),
-            domain=domain,
             grammar=grammar,
             help=help_text(data["grammar"]) if domain.has_help else None,
+            digest=game_digest(data),
             **tables,
             **_goal_tables(goal, tables),
         )
@@ -258,6 +225,7 @@ def _tables(problem: Problem, domain: Domain) -> dict[str, Any]:
     def of_types(types: Collection[str]) -> int:
         return _mask(i for e, i in receptacles.items() if receptacle_types.get(e) in types)
 
+    may = set(facts.get("cancontain", ()))
     starts = facts.get("atlocation", [])
     if len(starts) != 1:
         raise UnsupportedGameError(f"The game has {len(starts)} agent positions instead of one.")
@@ -278,7 +246,14 @@ def _tables(problem: Problem, domain: Domain) -> dict[str, Any]:
         "contents": _relation(facts.get("inreceptacle", []), objects, receptacles),
         "objects_at": _relation(facts.get("objectatlocation", []), objects, locations),
         "inside": _relation(facts.get("inreceptacleobject", []), objects, objects),
-        "accepts": _accepts(facts, objects, receptacles, object_types, receptacle_types),
+        "accepts": tuple(
+            _mask(
+                i
+                for e, i in objects.items()
+                if (receptacle_types.get(r), object_types.get(e)) in may
+            )
+            for r in receptacles
+        ),
         "openable": receptacle_mask("openable"),
         "opened": receptacle_mask("opened"),
         "hollow": object_mask("isreceptacleobject"),
@@ -335,21 +310,3 @@ def _relation(
     for a, b in pairs:
         masks[right[b]] |= 1 << left[a]
     return tuple(masks)
-
-
-def _accepts(
-    facts: Mapping[str, list[tuple[str, ...]]],
-    objects: Mapping[str, int],
-    receptacles: Mapping[str, int],
-    object_types: Mapping[str, str],
-    receptacle_types: Mapping[str, str],
-) -> tuple[int, ...]:
-    allowed = set(facts.get("cancontain", ()))
-    return tuple(
-        _mask(
-            index
-            for entity, index in objects.items()
-            if (receptacle_types.get(receptacle), object_types.get(entity)) in allowed
-        )
-        for receptacle in receptacles
-    )

@@ -2,18 +2,20 @@
 
 It steps on bit masks (`CompiledGame`) with the domain's rules written by hand. What the original
 works out with a planner and a text grammar at every step, this engine works out once for each
-situation (`menu.py`, `text.py`) and keeps with the game.
+situation (`menu.py`, and the views below) and keeps with the game.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from paw_gym.envs.alfworld.native import text
-from paw_gym.envs.alfworld.native.compiled import CompiledGame
+from paw_gym.envs.alfworld.native.compiled import CompiledGame, bits
 from paw_gym.envs.alfworld.native.menu import Action, Menu, Verb, menu_for
 
 NOTHING_HAPPENS = "Nothing happens."
+_VIEWS_KEPT = 2048
+"""per game, about 0.2 kB each"""
 
 
 class Engine(Protocol):
@@ -94,7 +96,7 @@ class NativeEngine:
             *(getattr(game, name) for name in _MASKS),
         )
         self.restore_state(start)
-        return text.opening(game)
+        return self._opening()
 
     def step(self, command: str) -> tuple[str, bool]:
         actions = self._menu.actions
@@ -134,16 +136,16 @@ class NativeEngine:
         self._refresh()
 
     def _apply(self, action: Action) -> str:
-        game, verb, r, o = self.game, action.verb, action.receptacle, action.object
+        verb, r, o = action.verb, action.receptacle, action.object
         if verb is Verb.GO:
             self.location = action.location
             return action.text + self._view(r)
         if verb is Verb.EXAMINE_RECEPTACLE:
             return self._view(r)
         if verb is Verb.LOOK:
-            return text.surroundings(game, self.location, self.objects_at, self.taken_from)
+            return self._surroundings()
         if verb is Verb.EXAMINE_OBJECT:
-            return text.object_view(self, o)
+            return self._object_view(o)
         if verb is Verb.OPEN:
             self.opened |= 1 << r
             return action.text + self._view(r)
@@ -173,10 +175,6 @@ class NativeEngine:
             self.sliced |= 1 << o
         return action.text
 
-    def _view(self, receptacle: int) -> str:
-        is_open = self.opened >> receptacle & 1
-        return text.receptacle_view(self.game, receptacle, is_open, self.contents[receptacle])
-
     def _refresh(self) -> None:
         self._menu: Menu = menu_for(
             self.game, self.location, self.held, self.contents, self.objects_at, self.opened
@@ -198,3 +196,101 @@ class NativeEngine:
             return False
         count = game.goal.count
         return any((self.contents[r] & wanted).bit_count() >= count for r in game.goal_receptacles)
+
+    # --- texts that depend on the state, as ALFWorld's grammar words them ------------------------
+
+    def _opening(self) -> str:
+        """The text at reset: the room, then the task."""
+        game = self.game
+        known = game.memo.get("opening")
+        if known is None:
+            if game.receptacles_at[game.start]:
+                room = self._surroundings()
+            else:
+                placed = zip(game.receptacles, game.receptacle_location, strict=True)
+                room = _middle_of_room([f"a {name}" for name, place in placed if place is not None])
+            known = f"-= Welcome to TextWorld, ALFRED! =-\n\n{room}\n\nYour task is to: {game.task}"
+            game.memo["opening"] = known
+        return str(known)
+
+    def _surroundings(self) -> str:
+        """The answer to ``look``.
+
+        In the middle of the room the original binds its query to the agent's own location, so a look
+        there finds no receptacle, unlike the opening text.
+        """
+        game = self.game
+        here = game.receptacles_at[self.location]
+        if not here:
+            return _middle_of_room([])
+        floor = [
+            f"a {game.objects[o]}"
+            for o in bits(self.objects_at[self.location])
+            for r in here
+            if self.taken_from[r] >> o & 1
+        ]
+        facing = _listing([game.receptacles[r] for r in here])
+        return f"You are facing the {facing}. Next to it, you see {_listing(floor)}."
+
+    def _view(self, receptacle: int) -> str:
+        """The answer to ``examine``, ``open`` and ``go to`` about a receptacle."""
+        key = (receptacle, self.opened >> receptacle & 1, self.contents[receptacle])
+        views = self.game.views
+        view = views.get(key)
+        if view is None:
+            if len(views) >= _VIEWS_KEPT:
+                views.clear()
+            view = views[key] = _receptacle_view(self.game, *key)
+        return view
+
+    def _object_view(self, o: int) -> str:
+        """The answer to ``examine`` about an object; the first applicable description wins.
+
+        "hot" and "cool" never occur together, and a sliced object is described as such only together with
+        another state or as something that can be sliced.
+        """
+        game = self.game
+        name = game.objects[o]
+        if game.hollow >> o & 1:
+            inner = _listing([f"a {game.objects[i]}" for i in bits(game.inside[o])])
+            return f"This is a normal {name}. In it, you see {inner}."
+        clean, hot, cool = self.clean >> o & 1, self.hot >> o & 1, self.cool >> o & 1
+        sliced = self.sliced >> o & 1
+        temperature = "hot" if hot else "cool" if cool else ""
+        if sliced and (clean or temperature):
+            words = " and ".join(word for word in (temperature, "clean" if clean else "") if word)
+            return f"This is a {words} sliced {name}."
+        if clean and temperature:
+            return f"This is a {temperature} and clean {name}."
+        if hot or clean or cool:
+            return f"This is a {'hot' if hot else 'clean' if clean else 'cold'} {name}."
+        if game.toggleable >> o & 1 and self.toggled >> o & 1:
+            return f"This {name} is on."
+        if game.sliceable >> o & 1 and sliced:
+            return f"This is a sliced {name}."
+        return f"There's nothing special about {name}."
+
+
+def _listing(names: Sequence[str]) -> str:
+    """The original's list: "nothing", "a", or "a, b, and c" (", and " between two as well)."""
+    if not names:
+        return "nothing"
+    if len(names) == 1:
+        return names[0]
+    return f"{', '.join(names[:-1])}, and {names[-1]}"
+
+
+def _middle_of_room(seen: Sequence[str]) -> str:
+    around = _listing(seen)
+    return f"You are in the middle of a room. Looking quickly around you, you see {around}."
+
+
+def _receptacle_view(game: CompiledGame, receptacle: int, is_open: int, content: int) -> str:
+    name = game.receptacles[receptacle]
+    openable = game.openable >> receptacle & 1
+    if openable and not is_open:
+        return f"The {name} is closed."
+    seen = _listing([f"a {game.objects[o]}" for o in bits(content)])
+    if openable:
+        return f"The {name} is open. In it, you see {seen}."
+    return f"On the {name}, you see {seen}."

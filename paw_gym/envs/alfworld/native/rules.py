@@ -12,7 +12,7 @@ import json
 import re
 from dataclasses import dataclass
 
-from paw_gym.envs.alfworld.errors import GameFileError, UnsupportedGameError
+from paw_gym.envs.alfworld.native.problem import GameFileError, UnsupportedGameError
 
 _COMMENT = re.compile(r";[^\n]*")
 _JSON_STRING = r'((?:[^"\\]|\\.)*)'

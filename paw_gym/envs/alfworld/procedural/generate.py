@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, Literal
 
-from paw_gym.envs.alfworld.native.goal import TASK_TYPES, make_goal
+from paw_gym.envs.alfworld.native.problem import TASK_TYPES, make_goal
 from paw_gym.envs.alfworld.procedural.placement import (
     CAN_BE_TAKEN,
     SCENERY,

@@ -12,7 +12,7 @@ from functools import cache
 
 from paw_gym.envs.alfworld.native.compiled import CompiledGame, bits
 from paw_gym.envs.alfworld.native.engine import NativeEngine
-from paw_gym.envs.alfworld.native.goal import Goal
+from paw_gym.envs.alfworld.native.problem import Goal
 from paw_gym.envs.alfworld.procedural.placement import CAN_BE_TAKEN
 from paw_gym.envs.alfworld.procedural.rooms import facts
 from paw_gym.envs.alfworld.procedural.scene import Scene
@@ -153,7 +153,7 @@ def world_of_engine(engine: NativeEngine) -> World:
         location=engine.location,
         held=game.objects[engine.held] if engine.held >= 0 else None,
         lit={game.objects[o] for o in bits(engine.toggled)},
-        grammar=game.grammar_version,
+        grammar=game.grammar.version,
     )
 
 
