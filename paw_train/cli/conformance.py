@@ -23,8 +23,8 @@ def conformance(
         typer.Option(
             "--engine",
             "-e",
-            help="[cyan]local[/cyan], [cyan]openrlhf[/cyan], [cyan]trl[/cyan], or "
-            "[cyan]module:Class[/cyan] for a trainer of your own.",
+            help="[cyan]local[/cyan], [cyan]openrlhf[/cyan], or [cyan]module:Class[/cyan] for a "
+            "trainer of your own.",
         ),
     ] = "local",
     fault: Annotated[

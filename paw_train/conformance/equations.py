@@ -64,11 +64,11 @@ def solve(recording: Recording, objective: Objective) -> KnownGood:
     world_model_loss = coef * torch.stack(world_model).sum() if world_model else none
     (policy_loss + world_model_loss).backward()
     return KnownGood(
-        torch.tensor(advantages, dtype=torch.float64),
-        torch.tensor(weights, dtype=torch.float64),
         policy_loss.item(),
         world_model_loss.item(),
         {name: p.grad for name, p in model.named_parameters() if p.grad is not None},
+        torch.tensor(advantages, dtype=torch.float64),
+        torch.tensor(weights, dtype=torch.float64),
     )
 
 
@@ -87,7 +87,7 @@ def grpo_advantages(recording: Recording) -> list[float]:
 def reinforce_pp_advantages(recording: Recording) -> list[float]:
     """[N] the same as for GRPO, over all episodes as if they were one group."""
     together = [replace(episode, group=0) for episode in recording.episodes]
-    return grpo_advantages(recording.replace(episodes=together))
+    return grpo_advantages(replace(recording, episodes=together))
 
 
 def ppo_advantages(recording: Recording) -> list[float]:

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from paw_train.conformance import equations
-from paw_train.conformance.protocol import Outcome, Row
-from paw_train.conformance.recording import Episode, Objective, Recording, Turn
+from paw_train.conformance.protocol import Row
+from paw_train.conformance.recording import Episode, Objective, Outcome, Recording, Turn
 
 Pass = Callable[[Sequence[Row]], Outcome]
 """a trainer's losses and gradients for some rows"""
@@ -167,13 +167,13 @@ def _turns(change: Callable[[Turn], Turn]) -> Borders:
 
 def _with_turns(recording: Recording, change: Callable[[Turn], Turn]) -> Recording:
     episodes = [replace(e, turns=[change(turn) for turn in e.turns]) for e in recording.episodes]
-    return recording.replace(episodes=episodes)
+    return replace(recording, episodes=episodes)
 
 
 def _other_weights(**of: str) -> Borders:
     def change(recording: Recording, objective: Objective) -> Recording:
         swapped = {name: recording.weights[source] for name, source in of.items()}
-        return recording.replace(weights={**recording.weights, **swapped})
+        return replace(recording, weights={**recording.weights, **swapped})
 
     return Borders(recording=change)
 
@@ -188,7 +188,7 @@ def _stale_logprobs(recording: Recording, objective: Objective) -> Recording:
             own = equations.of(scores, episode, turn.action_tokens)
             known[turn.number] = {**turn.logprobs, objective.name: [p.item() for p in own]}
     changed = _with_turns(recording, lambda turn: replace(turn, logprobs=known[turn.number]))
-    return changed.replace(weights={**changed.weights, "sampler": changed.weights["reference"]})
+    return replace(changed, weights={**changed.weights, "sampler": changed.weights["reference"]})
 
 
 def _hooked(hook: Callable[[Any, tuple[Any, ...], dict[str, Any], int], Any]) -> Borders:
@@ -202,7 +202,7 @@ def _hooked(hook: Callable[[Any, tuple[Any, ...], dict[str, Any], int], Any]) ->
                 lambda module, args, kwargs: hook(module, args, kwargs, first), with_kwargs=True
             )
 
-        return recording.replace(changes=[*recording.changes, attach])
+        return replace(recording, changes=[*recording.changes, attach])
 
     return Borders(recording=change)
 
@@ -221,7 +221,7 @@ def _advantages_of(change: Callable[[Recording], list[Episode]], name: str = "gr
     """The advantages that an algorithm gives to other episodes, with as many turns."""
 
     def changed(recording: Recording, advantages: Tensor) -> Tensor:
-        other = recording.replace(episodes=change(recording))
+        other = replace(recording, episodes=change(recording))
         return torch.tensor(equations.ADVANTAGES[name](other), dtype=torch.float64)
 
     return Borders(advantages=changed)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from paw_train.conformance.recording import Objective, Recording, Role
+from paw_train.conformance.recording import Objective, Outcome, Recording, Role
 
 
 @dataclass(frozen=True)
@@ -28,25 +27,13 @@ class Row:
     """[T] log-probability of each action token when it was sampled, in nats; 0 elsewhere"""
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The result of one forward and backward pass over the whole batch, before the optimiser steps."""
-
-    policy_loss: float
-    """clipped surrogate plus ``kl_coef`` times KL"""
-    world_model_loss: float
-    """``coef * sum_i w_i l_i``; 0 without a world model"""
-    gradients: dict[str, Tensor]
-    """by the model's parameter names, not clipped"""
-
-
 @runtime_checkable
 class Trainer(Protocol):
     """A trainer under test. Its class is called without arguments.
 
-    A trainer may also have ``plant(fault: str) -> AbstractContextManager | str | None``: a context in which
-    the trainer's own code has the named fault; the reason why it cannot have it; or ``None``, and the suite
-    plants it at the borders between these methods, if it can.
+    A trainer may also have ``plant(fault: str) -> AbstractContextManager | None``: a context in which the
+    trainer's own code has the named fault; or ``None``, and the suite plants it at the borders between these
+    methods, if it can.
     """
 
     objectives: Sequence[str]
@@ -70,7 +57,3 @@ class Trainer(Protocol):
         objective: Objective,
     ) -> Outcome:
         """Losses and gradients of the rows, for one optimiser step in more than one micro-batch."""
-
-
-Planting = AbstractContextManager[None] | str | None
-"""what ``plant`` returns"""

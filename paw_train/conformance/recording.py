@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from statistics import fmean
@@ -165,29 +165,32 @@ class Recording:
             change(model)
         return model.eval()
 
-    def replace(self, **changes: Any) -> Recording:
-        return replace(self, **changes)
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of one forward and backward pass over the whole batch, before the optimiser steps."""
+
+    policy_loss: float
+    """clipped surrogate plus ``kl_coef`` times KL"""
+    world_model_loss: float
+    """``coef * sum_i w_i l_i``; 0 without a world model"""
+    gradients: dict[str, Tensor]
+    """of the sum of both losses, by the model's parameter names, not clipped"""
 
 
 @dataclass(frozen=True)
-class KnownGood:
+class KnownGood(Outcome):
     """The known-good values of the recording with one objective."""
 
     advantages: Tensor
     """[N] for each transition"""
     world_model_weights: Tensor
     """[N] the w_i of Eq. 11, without ``coef``; zeros without a world model"""
-    policy_loss: float
-    """clipped surrogate plus ``kl_coef`` times KL"""
-    world_model_loss: float
-    """``coef * sum_i w_i l_i``; 0 without a world model"""
-    gradients: dict[str, Tensor]
-    """of the sum of both losses, by parameter"""
 
 
 @lru_cache(maxsize=1)
 def load() -> Recording:
-    """The recorded batch. Treat it as read-only: ``Recording.replace`` makes a changed copy."""
+    """The recorded batch. Treat it as read-only."""
     from safetensors.torch import load_file
     from transformers import AutoTokenizer
 
@@ -210,9 +213,8 @@ def _episode(values: dict[str, Any]) -> Episode:
     turns = []
     for turn in values["turns"]:
         spans = {n: tuple(turn[n]) for n in ("observation", "action_tokens", "observation_tokens")}
-        logprobs = turn[
-            "logprobs"
-        ]  # by temperature, so those of "policy" serve two more objectives
+        # by temperature, so those of "policy" serve two more objectives
+        logprobs = turn["logprobs"]
         logprobs |= dict.fromkeys(("reinforce_pp", "ppo"), logprobs["policy"])
         turns.append(Turn(**{**turn, **spans}))
     return Episode(**{**values, "turns": turns})
@@ -224,11 +226,10 @@ def known_good(objective: str) -> KnownGood:
     from safetensors.torch import load_file
 
     data = json.loads((FOLDER / "known_good.json").read_text(encoding="utf-8"))[objective]
-    gradients = load_file(FOLDER / f"gradients_{objective}.safetensors")
     return KnownGood(
-        torch.tensor(data["advantages"], dtype=torch.float64),
-        torch.tensor(data["world_model_weights"], dtype=torch.float64),
         data["policy_loss"],
         data["world_model_loss"],
-        gradients,
+        load_file(FOLDER / f"gradients_{objective}.safetensors"),
+        torch.tensor(data["advantages"], dtype=torch.float64),
+        torch.tensor(data["world_model_weights"], dtype=torch.float64),
     )

@@ -17,7 +17,7 @@ from paw_train.algorithms.experience import Prepared, prepare
 from paw_train.algorithms.placebo import with_placebo
 from paw_train.algorithms.pool import collect
 from paw_train.algorithms.update import Updater
-from paw_train.conformance.engines.layout import trajectories
+from paw_train.conformance.engines.shared import trajectories
 from paw_train.conformance.recording import OBJECTIVES, Recording, load
 from paw_train.losses.objective import ObjectiveSettings
 from paw_train.policies.local.policy import LocalPolicy

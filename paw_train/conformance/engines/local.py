@@ -10,17 +10,17 @@ from torch import Tensor
 from paw_train.algorithms.experience import Prepared, Signals, prepare
 from paw_train.algorithms.pool import collect
 from paw_train.algorithms.update import Updater
-from paw_train.conformance.engines.layout import (
+from paw_train.conformance.engines.shared import (
     max_return,
     outcome_of,
+    planted,
     protocol_rows,
     settings_of,
     token_rows,
     trajectories,
 )
-from paw_train.conformance.engines.shared_loss import planted
-from paw_train.conformance.protocol import Outcome, Row
-from paw_train.conformance.recording import OBJECTIVES, Objective, Recording
+from paw_train.conformance.protocol import Row
+from paw_train.conformance.recording import OBJECTIVES, Objective, Outcome, Recording
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.reference import CopyReference
 from paw_train.settings import OptimizerSettings

@@ -18,17 +18,17 @@ from openrlhf.trainer.ppo_utils.experience import Experience as OpenRLHFExperien
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from torch import Tensor
 
-from paw_train.conformance.engines.layout import (
+from paw_train.conformance.engines.shared import (
     max_return,
     outcome_of,
+    planted,
     protocol_rows,
     settings_of,
     token_rows,
     trajectories,
 )
-from paw_train.conformance.engines.shared_loss import planted
-from paw_train.conformance.protocol import Outcome, Row
-from paw_train.conformance.recording import OBJECTIVES, Objective, Recording
+from paw_train.conformance.protocol import Row
+from paw_train.conformance.recording import OBJECTIVES, Objective, Outcome, Recording
 from paw_train.losses.objective import merge_metrics
 from paw_train.rollouts.tokens import TokenRow
 from paw_train.settings import OptimizerSettings, Settings
