@@ -81,6 +81,7 @@ class BM25Retriever(CorpusRetriever):
         check_top_k(top_k)
         return self._scorer.rank(analyze(query), top_k)
 
+
 class BM25Scorer:
     """Ranks the passages of an index."""
 

@@ -231,9 +231,7 @@ def _scan(path: Path) -> tuple[np.ndarray, str]:
             try:
                 passage = parse_passage(_json(line))
             except ValueError as error:
-                raise CorpusError(
-                    f"{path}, line {number}: {error}. Mend or remove it."
-                ) from error
+                raise CorpusError(f"{path}, line {number}: {error}. Mend or remove it.") from error
             offsets.extend((start, position))
             hashes.append(text_hash(passage.id))
             numbers.append(number)

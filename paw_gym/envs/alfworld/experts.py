@@ -31,9 +31,12 @@ _NAME = r"([a-z]+ \d+)"
 _PLACE = re.compile(
     rf"(?:On the {_NAME}, you see|The {_NAME} is (?:open|closed)|You (?:open|close) the {_NAME}\.)"
 )
-_PICK = re.compile(rf"You pick up the {_NAME} from the {_NAME}\.")
-_PUT = re.compile(rf"You (?:put|move) the {_NAME} (?:in/on|to) the {_NAME}\.")
-_TREAT = re.compile(rf"You (?:clean|heat|cool) the {_NAME} using the {_NAME}\.")
+_EFFECTS = {
+    "taken": re.compile(rf"You pick up the {_NAME} from the {_NAME}\."),
+    "put": re.compile(rf"You (?:put|move) the {_NAME} (?:in/on|to) the {_NAME}\."),
+    "treated": re.compile(rf"You (?:clean|heat|cool) the {_NAME} using the {_NAME}\."),
+}
+"""by field of an event, the answers that show it"""
 
 
 def parse_task(text: str) -> Goal:
@@ -76,12 +79,9 @@ class Event:
 
 def read_event(observation: str) -> Event:
     """The effect of a step, read from its observation."""
-    if match := _PICK.search(observation):
-        return Event(match.group(2), taken=match.group(1))
-    if match := _PUT.search(observation):
-        return Event(match.group(2), put=match.group(1))
-    if match := _TREAT.search(observation):
-        return Event(match.group(2), treated=match.group(1))
+    for effect, answer in _EFFECTS.items():
+        if match := answer.search(observation):
+            return Event(match.group(2), **{effect: match.group(1)})
     if match := _PLACE.search(observation):
         return Event(next(name for name in match.groups() if name))
     return Event()

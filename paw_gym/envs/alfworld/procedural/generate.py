@@ -7,7 +7,7 @@ is in the split's share; so no placement of one split can ever occur in another.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, Literal
 
@@ -21,9 +21,14 @@ from paw_gym.envs.alfworld.procedural.placement import (
     types_of_kind,
 )
 from paw_gym.envs.alfworld.procedural.plan import plan, world_of_scene
-from paw_gym.envs.alfworld.procedural.rooms import Cell, engine_texts, facts, random_place
-from paw_gym.envs.alfworld.procedural.scene import Receptacle, Scene, cell_id
-from paw_gym.envs.alfworld.procedural.tasks import goal_pddl, sample_goal, sample_room
+from paw_gym.envs.alfworld.procedural.rooms import engine_texts, facts, random_place
+from paw_gym.envs.alfworld.procedural.scene import (
+    Scene,
+    cell_id,
+    goal_pddl,
+    sample_goal,
+    sample_room,
+)
 from paw_gym.generated import require_in
 from paw_gym.internals.naming import require_choice
 
@@ -41,30 +46,6 @@ RECEPTACLES = range(4, 21)
 """numbers of receptacles that a modified room can be asked to have: most rooms of every kind have 20"""
 THINGS_PER_RECEPTACLE = (0.9, 1.8)
 """range from which a modified room's number of things is sampled; official rooms average 1.1 to 1.6"""
-
-
-def sample_scene(
-    split: str,
-    task_type: str,
-    seed: int,
-    variation: Variation | None = None,
-    receptacles: int | None = None,
-) -> Scene:
-    """Sample the scene of a game; see `generate_game` for the arguments."""
-    require_choice("split", split, SPLITS)
-    require_choice("task type", task_type, TASK_TYPES)
-    variation = variation_of(split, variation, receptacles)
-    size = "" if receptacles is None else f"|{receptacles}"
-    rng = random.Random(f"{split}|{task_type}|{seed}|{variation}{size}")
-    while True:
-        modified = variation == "modified" or (
-            variation == "mixed" and rng.random() < MODIFIED_SHARE
-        )
-        scene = _sample(split, task_type, modified, rng, receptacles)
-        if receptacles not in (None, len(scene.receptacles)):
-            continue  # a room that has fewer
-        if share_of(scene.placement_hash()) == split:
-            return scene
 
 
 def share_of(placement_hash: str) -> str:
@@ -104,31 +85,37 @@ def generate_game(
         ValueError: for an unknown split, task type, grammar or variation, or a number of receptacles that
             is out of range or asked of a real room.
     """
-    return game_json(
-        sample_scene(split, task_type, seed, variation, receptacles),
-        grammar,
-        {"split": split, "seed": seed, "variation": variation_of(split, variation, receptacles)},
-    )
-
-
-def game_json(scene: Scene, grammar: str, extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The game file's content for a scene; `extra` goes into it as it is."""
+    require_choice("split", split, SPLITS)
+    require_choice("task type", task_type, TASK_TYPES)
     require_choice("grammar", grammar, ("put", "move"))
-    texts = engine_texts()
-    digest = scene.placement_hash()
-    wanted = scene.goal
-    goal = make_goal(wanted.task_type, wanted.object_type.lower(), wanted.target_type.lower())
+    variation = variation_of(split, variation, receptacles)
+    size = "" if receptacles is None else f"|{receptacles}"
+    rng = random.Random(f"{split}|{task_type}|{seed}|{variation}{size}")
+    while True:
+        modified = variation == "modified" or (
+            variation == "mixed" and rng.random() < MODIFIED_SHARE
+        )
+        scene = _sample(split, task_type, modified, rng, receptacles)
+        if receptacles not in (None, len(scene.receptacles)):
+            continue  # a room that has fewer
+        digest = scene.placement_hash()
+        if share_of(digest) == split:
+            break
+    texts, wanted = engine_texts(), scene.goal
+    goal = make_goal(task_type, wanted.object_type.lower(), wanted.target_type.lower())
     return {
         "pddl_domain": texts[f"domain_{grammar}"],
-        "grammar": texts[f"grammar_{grammar}"].replace("UNKNOWN GOAL.", scene.goal.sentence),
+        "grammar": texts[f"grammar_{grammar}"].replace("UNKNOWN GOAL.", wanted.sentence),
         "pddl_problem": problem_text(scene, f"paw_{scene.room}_{digest[:12]}"),
         "solvable": True,
         "walkthrough": plan(world_of_scene(scene, grammar), goal),
-        "task_type": scene.goal.task_type,
-        "task": scene.goal.sentence,
+        "task_type": task_type,
+        "task": wanted.sentence,
         "room": scene.room,
         "placement_hash": digest,
-        **(extra or {}),
+        "split": split,
+        "seed": seed,
+        "variation": variation,
     }
 
 
@@ -144,22 +131,13 @@ def _sample(
         most = round(len(receptacles) * rng.uniform(*THINGS_PER_RECEPTACLE))
     else:
         receptacles = real_receptacles(room)
-    things = lay_things(receptacles, shown_types(kinds), goal, most, rng)
-    return Scene(room.number, receptacles, things, _start(receptacles, rng), goal)
-
-
-def shown_types(kinds: frozenset[str]) -> frozenset[str]:
-    """Types of things that texts show: chairs, windows and light switches lie in no receptacle."""
-    return kinds & (facts().pickupable | SCENERY.keys())
-
-
-def _start(receptacles: Sequence[Receptacle], rng: random.Random) -> Cell:
-    """Official games start away from every receptacle."""
+    # chairs, windows and light switches lie in no receptacle
+    shown = kinds & (facts().pickupable | SCENERY.keys())
+    things = lay_things(receptacles, shown, goal, most, rng)
     taken = {receptacle.cell for receptacle in receptacles}
-    while True:
-        _, cell = random_place(rng)
-        if cell not in taken:
-            return cell
+    while (start := random_place(rng)[1]) in taken:
+        pass  # official games start away from every receptacle
+    return Scene(room.number, receptacles, things, start, goal)
 
 
 def variation_of(split: str, variation: Variation | None, receptacles: int | None) -> Variation:

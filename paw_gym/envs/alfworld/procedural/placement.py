@@ -11,6 +11,7 @@ import random
 from collections.abc import Sequence, Set
 from functools import cache
 
+from paw_gym.envs.alfworld.native.problem import TOOLS
 from paw_gym.envs.alfworld.procedural.rooms import (
     Cell,
     Fitting,
@@ -20,8 +21,14 @@ from paw_gym.envs.alfworld.procedural.rooms import (
     random_place,
     rooms,
 )
-from paw_gym.envs.alfworld.procedural.scene import Receptacle, SceneGoal, Thing, entity_id
-from paw_gym.envs.alfworld.procedural.tasks import LAMP, LAMP_PLACES, TOOLS
+from paw_gym.envs.alfworld.procedural.scene import (
+    LAMP,
+    LAMP_PLACES,
+    Receptacle,
+    SceneGoal,
+    Thing,
+    entity_id,
+)
 
 SCENERY = {
     "HousePlant": ("CounterTop", "SideTable", "DiningTable", "Shelf", "CoffeeTable", "Desk"),
@@ -80,7 +87,11 @@ def modified_receptacles(
     room: Room, goal: SceneGoal, rng: random.Random, count: int | None = None
 ) -> tuple[Receptacle, ...]:
     """A subset of the room's receptacles, moved, with what the goal needs among them."""
-    chosen = _needed(room, goal, rng)
+    chosen: list[Fitting] = []
+    for group in _needed_types(goal):
+        fitting = rng.choice([f for f in room.fittings if f.type in group])
+        if fitting not in chosen:
+            chosen.append(fitting)
     rest = [fitting for fitting in room.fittings if fitting not in chosen]
     wanted = rng.randint(*MODIFIED_RECEPTACLES) if count is None else count
     missing = max(0, wanted - len(chosen))
@@ -94,17 +105,7 @@ def modified_receptacles(
     return _unique(rows)
 
 
-def _needed(room: Room, goal: SceneGoal, rng: random.Random) -> list[Fitting]:
-    """One fitting for each group of types that the goal needs."""
-    chosen: list[Fitting] = []
-    for group in needed_types(goal):
-        fitting = rng.choice([f for f in room.fittings if f.type in group])
-        if fitting not in chosen:
-            chosen.append(fitting)
-    return chosen
-
-
-def needed_types(goal: SceneGoal) -> list[Set[str]]:
+def _needed_types(goal: SceneGoal) -> list[Set[str]]:
     """Receptacle types of which the goal needs one each: target (or a lamp's place), tool, and somewhere
     else for the object, which comes last."""
     look = goal.task_type == "look_at_obj_in_light"
@@ -117,21 +118,18 @@ def needed_types(goal: SceneGoal) -> list[Set[str]]:
 
 
 def _unique(rows: Sequence[tuple[str, Position, Cell, bool]]) -> tuple[Receptacle, ...]:
-    """Make ids; if two would be equal, the later one moves up by a centimetre."""
     taken: set[str] = set()
-    receptacles = []
-    for kind, position, cell, openable in rows:
-        name = _free_id(kind, position, taken)
-        receptacles.append(Receptacle(name, kind, cell, openable))
-    return tuple(receptacles)
+    return tuple(
+        Receptacle(_free_id(kind, position, taken), kind, cell, openable)
+        for kind, position, cell, openable in rows
+    )
 
 
 def _free_id(kind: str, position: Position, taken: set[str]) -> str:
+    """Makes an id; if it is taken, the thing moves up by a centimetre."""
     x, y, z = position
-    name = entity_id(kind, position)
-    while name in taken:
+    while (name := entity_id(kind, (x, y, z))) in taken:
         y += 0.01
-        name = entity_id(kind, (x, y, z))
     taken.add(name)
     return name
 
@@ -149,17 +147,21 @@ def lay_things(
     the others one may, as in the official games, where it is then not yet clean, hot or cool. Things
     of the goal's type that start in a fridge are cool, as in those games.
     """
-    where = _Where(receptacles)
     taken: set[str] = set()
     things: list[Thing] = []
 
     def lay(kind: str) -> None:
         """Lays all things of one type, if there is a place for them."""
-        places, weights = where.accepting(kind, barred_type(kind, goal))
-        for _ in range(_count(kind, goal, rng) if places else 0):
+        wanted = kind == goal.object_type
+        barred = goal.target_type if wanted and goal.task_type not in TOOLS else ""
+        allowed = accepting_types(kind) - {barred}
+        places = [i for i, receptacle in enumerate(receptacles) if receptacle.type in allowed]
+        weights = [attraction(kind, receptacles[i].type) for i in places]
+        few, many = _copies(kind, goal)
+        for _ in range((few if few == many else rng.randint(few, many)) if places else 0):
             inside = rng.choices(places, weights)[0]
             position = random_place(rng)[0]
-            cool = kind == goal.object_type and receptacles[inside].type == "Fridge"
+            cool = wanted and receptacles[inside].type == "Fridge"
             cool = cool and kind in facts().affordances["coolable"]
             things.append(Thing(_free_id(kind, position, taken), kind, inside, cool))
 
@@ -167,47 +169,21 @@ def lay_things(
     if goal.task_type == "look_at_obj_in_light":
         lay(LAMP)
     enough = None if most is None else len(things) + most
-    for kind in _shuffled(object_types - {goal.object_type, LAMP}, rng):
+    others = sorted(object_types - {goal.object_type, LAMP})
+    rng.shuffle(others)
+    for kind in others:
         if enough is not None and len(things) >= enough:
             break
         lay(kind)
     return tuple(things)
 
 
-def copies_range(kind: str, goal: SceneGoal) -> tuple[int, int]:
+def _copies(kind: str, goal: SceneGoal) -> tuple[int, int]:
     """Fewest and most things of a type in a game that has any."""
     if kind == goal.object_type:
         few, many = COPIES_OF_TARGET
         return (2 if goal.task_type == "pick_two_obj_and_place" else few), many
     return (1, 1) if kind in LONERS or kind in SCENERY else COPIES
-
-
-def barred_type(kind: str, goal: SceneGoal) -> str:
-    """Receptacle type in which no thing of a type starts, as the task would be done; "": none."""
-    return goal.target_type if kind == goal.object_type and goal.task_type not in TOOLS else ""
-
-
-def _count(kind: str, goal: SceneGoal, rng: random.Random) -> int:
-    few, many = copies_range(kind, goal)
-    return few if few == many else rng.randint(few, many)
-
-
-def _shuffled(kinds: Set[str], rng: random.Random) -> list[str]:
-    ordered = sorted(kinds)
-    rng.shuffle(ordered)
-    return ordered
-
-
-class _Where:
-    """The receptacles of one scene that accept a type, and how much they attract it."""
-
-    def __init__(self, receptacles: Sequence[Receptacle]) -> None:
-        self._types = [receptacle.type for receptacle in receptacles]
-
-    def accepting(self, kind: str, barred: str) -> tuple[list[int], list[float]]:
-        allowed = accepting_types(kind)
-        places = [i for i, t in enumerate(self._types) if t in allowed and t != barred]
-        return places, [attraction(kind, self._types[i]) for i in places]
 
 
 @cache
