@@ -44,12 +44,6 @@ def health(url: str) -> dict[str, Any]:
         return json.load(answer)  # type: ignore[no-any-return]
 
 
-def metric(url: str, name: str) -> int:
-    with urllib.request.urlopen(f"{url}/metrics") as answer:
-        lines = answer.read().decode().splitlines()
-    return int(float(next(line for line in lines if line.startswith(name)).split()[1]))
-
-
 def workers_of(pid: int) -> list[int]:
     return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
@@ -307,7 +301,7 @@ class Storm:
 
 
 def storm(arguments: argparse.Namespace) -> None:
-    """Many sessions, with kills on both sides; then the drain."""
+    """Many sessions, with kills on both sides; then the end."""
     with gateway("--workers", str(arguments.workers), "--session-minutes", "0.25") as server:
         raging = Storm(
             (server.port, server.pid), "paw_gym/ALFWorld-v0", arguments.sessions,
@@ -320,7 +314,7 @@ def storm(arguments: argparse.Namespace) -> None:
             f"{time.monotonic() - start:.0f} s; {machine()}"
         )
         print(", ".join(f"{name}: {count:,}" for name, count in sorted(raging.counts.items())))
-        print(f"sessions brought back: {metric(server.url, 'gateway_sessions_replayed_total')}")
+        print(f"sessions brought back: {health(server.url)['sessions_replayed']}")
         print(f"memory of the server: {memory_mb(server.pid):.0f} MB")
         print(f"wrong answers: {len(raging.problems)} {raging.problems[:3]}")
         left = health(server.url)["sessions"]

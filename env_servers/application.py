@@ -12,13 +12,13 @@ from typing import Annotated, Any, TypeVar
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
-from fastapi.responses import PlainTextResponse, Response
+from fastapi.responses import Response
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, WithJsonSchema
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 
 import paw_gym
-from env_servers.gate import OPEN_PATHS, Metrics
+from env_servers.gate import OPEN_PATHS
 from env_servers.problems import MEDIA_TYPE, ProblemError
 
 _TOKEN = {
@@ -94,7 +94,6 @@ class Problem(BaseModel):
 
 def new_app(
     title: str,
-    metrics: Metrics,
     *,
     has_token: bool,
     bodies: Sequence[type[BaseModel]] = (),
@@ -102,7 +101,7 @@ def new_app(
     page_for: Callable[[str], Page | None] = lambda path: None,
     lifespan: Any = None,
 ) -> FastAPI:
-    """An application without routes of its own yet, but with ``/metrics`` and ``/openapi.json``.
+    """An application without routes of its own yet, but with ``/openapi.json``.
 
     Args:
         has_token: whether clients must show a token (which ``Gate`` checks).
@@ -113,11 +112,6 @@ def new_app(
         title=title, version=paw_gym.__version__, docs_url=None, redoc_url=None,
         redirect_slashes=False, lifespan=lifespan,
     )  # fmt: skip
-
-    @app.get("/metrics", response_class=PlainTextResponse)
-    async def show_metrics() -> Response:
-        """The server's numbers, for Prometheus."""
-        return PlainTextResponse(metrics.text(), media_type="text/plain; version=0.0.4")
 
     document: dict[str, Any] = {}
 

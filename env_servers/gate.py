@@ -17,8 +17,6 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qs
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-
 from env_servers.problems import MEDIA_TYPE, ProblemError
 
 MAX_BODY = 1 << 20
@@ -27,14 +25,11 @@ OPEN_PATHS = frozenset({"/health"})
 """paths that need no token"""
 TOKEN = "env_servers.token"
 """key of an ASGI scope: the token that ``Gate`` accepted; ``None``: none is asked for"""
-METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
 _JSON, _FORM = b"application/json", b"application/x-www-form-urlencoded"
 _DISCARDED = 4
 """times ``max_body``: so much of a body that is too large is read, so that the client reads the answer"""
 _HUNG_UP = 499
-"""counted for a request whose client did not send all of it"""
-_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
-"""seconds; bounds of the histogram of latencies"""
+"""logged for a request whose client did not send all of it"""
 
 log = logging.getLogger("env_servers")
 
@@ -45,24 +40,8 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 _Headers = dict[bytes, bytes]
 
 
-class Metrics:
-    """Counters and latencies of a service, in Prometheus's text form."""
-
-    def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        self.requests = Counter(
-            "http_requests", "Requests by status.", ["method", "status"], registry=self.registry
-        )
-        self.seconds = Histogram(
-            "http_request_seconds", "Latency.", buckets=_BUCKETS, registry=self.registry
-        )
-
-    def text(self) -> bytes:
-        return generate_latest(self.registry)
-
-
 class Gate:
-    """Checks a request's host, token, origin, type and size, in this order; counts and logs it.
+    """Checks a request's host, token, origin, type and size, in this order; logs it.
 
     No part of a body is read before the rest is right, and a service gets it whole. The token that was
     accepted is in the scope, as ``TOKEN``: nothing else that a client sends identifies it.
@@ -77,14 +56,13 @@ class Gate:
     def __init__(
         self,
         app: App,
-        metrics: Metrics,
         token: str | Sequence[str] | None,
         max_body: int = MAX_BODY,
         *,
         hosts: Sequence[str] = (),
         forms: tuple[str, ...] = (),
     ) -> None:
-        self._app, self._metrics, self._max_body, self._forms = app, metrics, max_body, forms
+        self._app, self._max_body, self._forms = app, max_body, forms
         given = [token] if isinstance(token, str) else token
         self._tokens = None if given is None else [one.strip().encode() for one in given]
         self._cookies = {token: _cookie_of(token) for token in self._tokens or ()}
@@ -215,14 +193,11 @@ class Gate:
         return b"".join(parts)
 
     def _note(self, scope: Scope, status: int, seconds: float) -> None:
-        method = scope["method"] if scope["method"] in METHODS else "other"
-        self._metrics.requests.labels(method, str(status)).inc()
-        self._metrics.seconds.observe(seconds)
         if log.isEnabledFor(logging.INFO):
             client = scope.get("client")
             event = {
                 "event": "request",
-                "method": method,
+                "method": scope["method"][:20],
                 "path": scope["path"][:200],
                 "status": status,
                 "ms": round(seconds * 1000, 2),

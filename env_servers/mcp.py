@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 import paw_gym
-from env_servers.gate import Gate, Metrics
+from env_servers.gate import Gate
 from env_servers.sessions import Client, Session, SessionStore
 from paw_gym.registration import make_text_env
 
@@ -127,4 +127,4 @@ def create_app(server: MCPServer, token: str | None = None, hosts: Sequence[str]
 
     unchecked = TransportSecuritySettings(enable_dns_rebinding_protection=False)
     app = server.streamable_http_app(json_response=True, transport_security=unchecked)
-    return Gate(app, Metrics(), token, hosts=hosts)
+    return Gate(app, token, hosts=hosts)

@@ -6,10 +6,8 @@ import ipaddress
 import json
 import logging
 import os
-import signal
 import socket
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,10 +19,8 @@ from env_servers.connections import MAX_HEAD, HttpConnection
 from env_servers.gate import App
 from paw_gym.internals.cache import kept, kept_path
 
-DRAIN_SECONDS = 30.0
+LAST_SECONDS = 30.0
 """how long what is being answered may take when a service is stopped"""
-_LAST_SECONDS = 5.0
-"""the same for requests that a service is still answering when it has drained for as long as it may"""
 
 _CONNECTIONS = 2048
 """and requests at a time"""
@@ -130,8 +126,6 @@ def run(
     *,
     sockets: list[socket.socket] | None = None,
     verbose: bool = False,
-    drain: Callable[[], Callable[[], bool]] | None = None,
-    drain_seconds: float = DRAIN_SECONDS,
 ) -> None:
     """Serves until Ctrl-C or SIGTERM; requests that are being answered are finished first.
 
@@ -139,9 +133,6 @@ def run(
 
     Args:
         sockets: from ``bound_sockets``, if the address was bound before.
-        drain: called at SIGTERM, if a service has more to finish than requests; returns a function
-            that says whether all is done. A second signal ends the service at once.
-        drain_seconds: how long finishing may take.
     """
     sockets = sockets or bound_sockets(settings.host, settings.port)
     _allow_connections()
@@ -159,7 +150,7 @@ def run(
         log_config=None,
         access_log=False,
         # uvicorn declares a whole number of seconds, but takes any number
-        timeout_graceful_shutdown=drain_seconds if drain is None else _LAST_SECONDS,  # type: ignore[arg-type]
+        timeout_graceful_shutdown=LAST_SECONDS,  # type: ignore[arg-type]
         limit_concurrency=_CONNECTIONS,
         ssl_certfile=settings.certificate,
         ssl_keyfile=settings.private_key,
@@ -172,7 +163,7 @@ def run(
                 while_running.enter_context(kept(kept_path(address), settings.token))
             except OSError as error:
                 _log.warning("Clients have to be told the token, which cannot be kept: %s", error)
-        _Server(config, while_running, drain, drain_seconds).run(sockets)
+        _Server(config, while_running).run(sockets)
 
 
 def _allow_connections() -> None:
@@ -187,41 +178,22 @@ def _allow_connections() -> None:
 
 
 class _Server(uvicorn.Server):
-    """Checks its connections; once shut down, releases what it holds; finishes first at SIGTERM.
+    """Checks its connections; once shut down, releases what it holds.
 
     Args:
         held: closed after shutting down, because uvicorn then ends the process by its signal.
     """
 
-    def __init__(
-        self,
-        config: uvicorn.Config,
-        held: ExitStack,
-        drain: Callable[[], Callable[[], bool]] | None,
-        drain_seconds: float,
-    ) -> None:
+    def __init__(self, config: uvicorn.Config, held: ExitStack) -> None:
         super().__init__(config)
-        self._held, self._drain, self._drain_seconds = held, drain, drain_seconds
-        self._is_finished: Callable[[], bool] | None = None
-        self._deadline = 0.0
+        self._held = held
 
     async def on_tick(self, counter: int) -> bool:
         if counter % _TICKS == 0:
             for connection in list(self.server_state.connections):
                 if isinstance(connection, HttpConnection):
                     connection.check()
-        finished = self._is_finished
-        if finished is not None and (finished() or time.monotonic() > self._deadline):
-            return True
         return bool(await super().on_tick(counter))
-
-    def handle_exit(self, sig: int, frame: Any) -> None:
-        """Begins to drain at the first SIGTERM, and ends at any other signal."""
-        if self._drain is not None and sig == signal.SIGTERM and self._is_finished is None:
-            self._is_finished = self._drain()
-            self._deadline = time.monotonic() + self._drain_seconds
-        else:
-            super().handle_exit(sig, frame)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         try:

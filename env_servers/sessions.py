@@ -83,8 +83,6 @@ class SessionStore:
         self._sessions: OrderedDict[str, Session] = OrderedDict()
         """least recently used first"""
         self._per_peer: Counter[str] = Counter()
-        self.opened = 0
-        """sessions so far"""
 
     def __len__(self) -> int:
         self.expire()
@@ -106,7 +104,6 @@ class SessionStore:
         session.used = self._clock()
         self._sessions[session.id] = session
         self._per_peer[peer] += 1
-        self.opened += 1
         return session
 
     def get(self, session_id: str, client: Client, kind: type[S]) -> S:

@@ -1,21 +1,19 @@
-"""The gateway over HTTP, with health and metrics."""
+"""The gateway over HTTP."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 import paw_gym
-from env_servers.application import BY_KEY, json_answer, new_app, read, refuses, takes
-from env_servers.gate import TOKEN, Gate, Metrics
+from env_servers.application import BY_KEY, new_app, read, refuses, takes
+from env_servers.gate import TOKEN, Gate
 from env_servers.gateway import calls as asked
 from env_servers.gateway.gateway import Gateway, Limits, Result
 from env_servers.gateway.settings import Offer
@@ -38,7 +36,7 @@ def create_app(
     modules: Sequence[str] = (),
     tokens: Sequence[str] = (),
     hosts: Sequence[str] = (),
-) -> GatewayApp:
+) -> Gate:
     """The gateway as an ASGI application.
 
     Args:
@@ -49,8 +47,6 @@ def create_app(
         hosts: names by which the gateway is reached, besides this machine's own.
     """
     gateway = Gateway(offer, limits or Limits(), modules)
-    metrics = Metrics()
-    metrics.registry.register(_Collector(gateway))
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -58,30 +54,10 @@ def create_app(
         yield
         await gateway.close()
 
-    app = new_app("Gateway", metrics, has_token=bool(tokens), bodies=BODIES, lifespan=lifespan)
+    app = new_app("Gateway", has_token=bool(tokens), bodies=BODIES, lifespan=lifespan)
     _add_about(app, gateway)
     add_routes(app, gateway)
-    return GatewayApp(app, metrics, tokens, gateway, hosts)
-
-
-class GatewayApp(Gate):
-    """The application, with the gateway in it."""
-
-    def __init__(
-        self,
-        app: Any,
-        metrics: Metrics,
-        tokens: Sequence[str],
-        gateway: Gateway,
-        hosts: Sequence[str] = (),
-    ) -> None:
-        super().__init__(app, metrics, tokens or None, max_body=MAX_BODY, hosts=hosts)
-        self.gateway = gateway
-
-    def drain(self) -> Callable[[], bool]:
-        """Takes no new sessions; the returned function says whether all are done."""
-        self.gateway.drain()
-        return lambda: len(self.gateway.sessions) == 0 and self.gateway.pending == 0
+    return Gate(app, tokens or None, max_body=MAX_BODY, hosts=hosts)
 
 
 def client_of(request: Request) -> Client:
@@ -102,17 +78,18 @@ def client_of(request: Request) -> Client:
 
 
 def _add_about(app: FastAPI, gateway: Gateway) -> None:
-    @app.get("/health", responses={503: {"content": {"application/json": {}}}})
-    async def health() -> Response:
-        """The gateway's state; 503 while it shuts down."""
-        content = {
-            "status": "draining" if gateway.draining else "ok",
+    @app.get("/health")
+    async def health() -> dict[str, Any]:
+        """The gateway's state."""
+        return {
+            "status": "ok",
             "version": paw_gym.__version__,
             "sessions": len(gateway.sessions),
             "pending": gateway.pending,
             "workers": gateway.fleet.ready,
+            "worker_deaths": gateway.fleet.deaths,
+            "sessions_replayed": gateway.replayed,
         }
-        return json_answer(content, 503 if gateway.draining else 200)
 
     @app.get("/v1/envs")
     async def envs() -> dict[str, Any]:
@@ -151,30 +128,3 @@ def _joined(results: list[Result]) -> bytes:
             body = json.dumps(content).encode()
         parts.append(b'{"status": %d, "answer": %s}' % (status, body))
     return b'{"results": [%s]}' % b", ".join(parts)
-
-
-class _Collector(Collector):
-    """The gateway's numbers, read when they are asked for."""
-
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
-
-    def collect(self) -> Iterator[Metric]:
-        gateway = self._gateway
-        calls = CounterMetricFamily("gateway_calls", "Calls.", labels=["op", "status"])
-        for (op, status), count in sorted(gateway.counts.items()):
-            calls.add_metric([op, str(status)], count)
-        yield calls
-        for name, words, value in (
-            ("sessions", "Sessions now.", len(gateway.sessions)),
-            ("pending_calls", "Calls that are being answered.", gateway.pending),
-            ("workers", "Workers that can work.", gateway.fleet.ready),
-            ("draining", "1 after SIGTERM.", int(gateway.draining)),
-        ):
-            yield GaugeMetricFamily(f"gateway_{name}", words, value)
-        for name, words, value in (
-            ("sessions_opened", "Sessions so far.", gateway.sessions.opened),
-            ("worker_deaths", "Workers that died.", gateway.fleet.deaths),
-            ("sessions_replayed", "Sessions brought back.", gateway.replayed),
-        ):
-            yield CounterMetricFamily(f"gateway_{name}", words, value)

@@ -6,8 +6,7 @@ import asyncio
 import json
 import logging
 import secrets
-import time
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -23,7 +22,6 @@ from env_servers.gateway.workers import (
     WorkerGoneError,
 )
 from env_servers.problems import ProblemError
-from env_servers.service import DRAIN_SECONDS
 from env_servers.sessions import Client, SessionStore
 
 CONFLICT, TOO_MANY, BUSY = 409, 429, 503
@@ -31,7 +29,6 @@ _ATTEMPTS = 5
 """how often a call is tried whose worker dies of another's"""
 _DESCRIPTIONS = 256
 """kept"""
-_DEATH_SECONDS = 600.0
 
 log = logging.getLogger("env_servers")
 
@@ -56,16 +53,12 @@ class Limits:
     """calls that may wait"""
     pending_per_client: int = 2048
     """calls of one client that may wait"""
-    worker_deaths_per_client: int = 20
-    """environments of one client that may take their worker with them in ten minutes"""
     memory_mb: int = 0
     """address space of a worker; 0: no limit"""
-    drain_seconds: float = DRAIN_SECONDS
-    """after SIGTERM, how long sessions may go on"""
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if value < 0 or (value == 0 and name not in ("memory_mb", "drain_seconds")):
+            if value < 0 or (value == 0 and name != "memory_mb"):
                 raise ValueError(f"{name} must be positive, got {value}.")
 
 
@@ -107,13 +100,9 @@ class Gateway:
         self.fleet = fleet or Fleet(limits.workers, modules, limits.memory_mb)
         self.pending = 0
         """calls that are being answered"""
-        self.draining = False
-        self.counts: Counter[tuple[str, int]] = Counter()
-        """calls so far by kind and status"""
         self.replayed = 0
         """sessions that were brought back after their worker died"""
         self._pending_of: Counter[str] = Counter()
-        self._deaths: dict[str, deque[float]] = {}
         self._descriptions: OrderedDict[str, bytes] = OrderedDict()
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -128,17 +117,11 @@ class Gateway:
             self.sessions.remove(session)
         await self.fleet.close()
 
-    def drain(self) -> None:
-        """Opens no session from now on; existing ones go on."""
-        self.draining = True
-
     async def _sweep(self) -> None:
         pause = min(15.0, self.limits.session_seconds / 4)
         while True:
             await asyncio.sleep(pause)
             self.sessions.expire()
-            horizon = time.monotonic() - _DEATH_SECONDS
-            self._deaths = {p: d for p, d in self._deaths.items() if d and d[-1] > horizon}
 
     # --- admission -----------------------------------------------------------------------------------
 
@@ -174,11 +157,9 @@ class Gateway:
 
     async def _one(self, client: Client, call: Any) -> Result:
         try:
-            result = await self._dispatch(client, call)
+            return await self._dispatch(client, call)
         except ProblemError as error:
-            result = Result(error.status, error.content())
-        self.counts[call.op, result.status] += 1
-        return result
+            return Result(error.status, error.content())
 
     async def _dispatch(self, client: Client, call: Any) -> Result:
         if isinstance(call, asked.Describe | asked.Tasks | asked.TaskOf):
@@ -216,10 +197,6 @@ class Gateway:
         raise ProblemError(BUSY, "Workers keep dying: try again later.", retry_after=5)
 
     async def _open(self, client: Client, call: asked.Open) -> Result:
-        if self.draining:
-            raise ProblemError(
-                BUSY, "The gateway is shutting down: no new sessions.", retry_after=5
-            )
         described = await self._about(
             asked.Describe(op="describe", env_id=call.env_id, kwargs=call.kwargs)
         )
@@ -238,7 +215,6 @@ class Gateway:
         return Result(OK, b"{}")
 
     async def _reset(self, session: EnvSession, call: asked.Reset) -> Result:
-        self._check_deaths(session.client)
         entry = call.model_dump(exclude_none=True, exclude={"op", "session"})
         if call.seed is None and call.rng is None:
             entry["seed"] = secrets.randbits(63)  # known, so that it can be played again
@@ -275,7 +251,6 @@ class Gateway:
         return result
 
     async def _restore(self, session: EnvSession, call: asked.Restore) -> Result:
-        self._check_deaths(session.client)
         journal = [
             call.reset.model_dump(exclude_none=True),
             *(step.model_dump(exclude_none=True) for step in call.steps),
@@ -310,7 +285,8 @@ class Gateway:
                 session.unplace()
                 continue
             except EnvironmentDiedError as error:
-                return self._note_death(session, str(error))
+                session.unplace()
+                return self._fail(session, str(error))
             if result.status == LOST:  # the environment raised; its worker has dropped it
                 session.unplace()
                 return self._fail(session, json.loads(result.body)["detail"])
@@ -351,23 +327,11 @@ class Gateway:
         self.replayed += 1
         return None
 
-    def _note_death(self, session: EnvSession, reason: str) -> Result:
-        session.unplace()
-        self._deaths.setdefault(session.client.peer, deque(maxlen=1000)).append(time.monotonic())
-        return self._fail(session, reason)
-
     def _fail(self, session: EnvSession, reason: str) -> Result:
         session.fail(reason)
         event = {"event": "environment lost", "env_id": session.env_id, "reason": reason[:200]}
         log.warning(json.dumps(event))
         return refusal(LOST, _lost(reason))
-
-    def _check_deaths(self, client: Client) -> None:
-        horizon = time.monotonic() - _DEATH_SECONDS
-        recent = sum(at > horizon for at in self._deaths.get(client.peer, ()))
-        if recent >= self.limits.worker_deaths_per_client:
-            words = f"{recent} environments of this client died lately: wait a while."
-            raise ProblemError(TOO_MANY, words, retry_after=60)
 
 
 def _no_episode(session: EnvSession) -> Result | None:

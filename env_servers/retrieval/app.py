@@ -1,4 +1,4 @@
-"""The retrieval server: Search-R1's format, a typed one, health and metrics in one application."""
+"""The retrieval server: Search-R1's format and a typed one in one application."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
-from prometheus_client import Counter, Gauge, Histogram
 from pydantic import BaseModel, ConfigDict, Field
 
 import paw_gym
 from env_servers.application import Many, Whole, json_answer, new_app, read, refuses, takes
-from env_servers.gate import MAX_BODY, Gate, Metrics
+from env_servers.gate import MAX_BODY, Gate
 from env_servers.problems import ProblemError
 from env_servers.retrieval.batching import Batcher
 from paw_gym.internals.printable import encodable
@@ -28,8 +27,6 @@ from paw_gym.retrieval.base import (
 )
 
 _log = logging.getLogger("env_servers")
-_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-"""queries; bounds of the histogram of batches"""
 _MOST_QUERIES = 16_384
 """of one request, whatever the limits: more are not even read"""
 
@@ -110,14 +107,8 @@ def create_app(
         hosts: names by which the server is reached, besides this machine's own.
         default_top_k: passages for a Search-R1 request that does not say how many.
     """
-    limits, metrics = limits or Limits(), Metrics()
-    sizes = Histogram(
-        "retrieval_batch_queries", "Queries a call.", buckets=_SIZES, registry=metrics.registry
-    )
-    asked = Counter("retrieval_queries", "Queries.", registry=metrics.registry)
-    batcher = Batcher(retriever, observe=sizes.observe, **batching)
-    waiting = Gauge("retrieval_pending_queries", "Queries waiting.", registry=metrics.registry)
-    waiting.set_function(lambda: batcher.pending)
+    limits = limits or Limits()
+    batcher = Batcher(retriever, **batching)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -127,7 +118,6 @@ def create_app(
 
     app = new_app(
         "Retriever",
-        metrics,
         has_token=token is not None,
         bodies=(PlainRequest, TypedRequest),
         limits=_schema(limits),
@@ -137,7 +127,6 @@ def create_app(
     async def answer(
         queries: Sequence[str], top_k: int, contexts: Sequence[Context] | None
     ) -> list[list[Hit]]:
-        asked.inc(len(queries))
         try:
             passed = None
             if contexts is not None and wants_contexts(retriever):
@@ -201,7 +190,7 @@ def create_app(
 
     # one byte per character; a batch's queries are on average far shorter than the longest
     max_body = max(MAX_BODY, limits.max_queries * (limits.max_query_chars + 100))
-    return Gate(app, metrics, token, hosts=hosts, max_body=max_body)
+    return Gate(app, token, hosts=hosts, max_body=max_body)
 
 
 def _schema(limits: Limits) -> dict[str, dict[str, Any]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -46,7 +46,6 @@ class Batcher:
 
     Args:
         max_batch: queries of one call (a request with more is answered in several).
-        observe: called with the size of every batch.
     """
 
     def __init__(
@@ -55,7 +54,6 @@ class Batcher:
         max_batch: int = 64,
         threads: int = 2,
         max_pending: int = 20_000,
-        observe: Callable[[int], None] = lambda size: None,
     ) -> None:
         if min(max_batch, threads, max_pending) < 1:
             raise ValueError(
@@ -66,7 +64,6 @@ class Batcher:
         self.max_batch, self.max_pending = max_batch, max_pending
         self.pending = 0
         self._threads = threads
-        self._observe = observe
         self._queue: asyncio.Queue[_Request] = asyncio.Queue()
         self._pool: ThreadPoolExecutor | None = None
         self._workers: list[asyncio.Task[None]] = []
@@ -129,7 +126,6 @@ class Batcher:
             return  # everybody hung up
         queries = [query for request in waiting for query in request.queries]
         contexts = [c for request in waiting for c in request.contexts or ()] or None
-        self._observe(len(queries))
         loop = asyncio.get_running_loop()
         try:
             results = await loop.run_in_executor(

@@ -1,4 +1,4 @@
-"""The WebShop server: the site, environments of its shop, health and metrics in one application."""
+"""The WebShop server: the site and environments of its shop in one application."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from prometheus_client import Gauge
-
 import paw_gym
 from env_servers.application import Page, new_app
-from env_servers.gate import Gate, Metrics
+from env_servers.gate import Gate
 from env_servers.gateway.app import BODIES, MAX_BODY, add_routes
 from env_servers.gateway.gateway import Gateway, Limits
 from env_servers.gateway.settings import Offer
@@ -40,24 +38,14 @@ def create_app(
     """
     # an empty store is falsy
     store = Store(settings or ShopSettings(), SessionStore() if sessions is None else sessions)
-    site, metrics, gateway = Site(store), Metrics(), _gateway(store)
-    held = Gauge("webshop_sessions", "Sessions now.", registry=metrics.registry)
-    held.set_function(lambda: len(store.sessions))
-    opened = Gauge("webshop_sessions_opened", "Sessions so far.", registry=metrics.registry)
-    opened.set_function(lambda: store.sessions.opened)
+    site = Site(store)
 
     def page_for(path: str) -> Page | None:
         return site.problem if path == "/" or path.startswith(_SITE_PATHS) else None
 
-    app = new_app(
-        "WebShop",
-        metrics,
-        has_token=token is not None,
-        bodies=BODIES,
-        page_for=page_for,
-    )
+    app = new_app("WebShop", has_token=token is not None, bodies=BODIES, page_for=page_for)
     app.include_router(site_routes(site))
-    add_routes(app, gateway)
+    add_routes(app, _gateway(store))
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
@@ -66,7 +54,7 @@ def create_app(
         found = {"version": paw_gym.__version__, "products": products, "sessions": held}
         return {"status": "ok", **found}
 
-    return Gate(app, metrics, token, max_body=MAX_BODY, hosts=hosts, forms=("/shop",))
+    return Gate(app, token, max_body=MAX_BODY, hosts=hosts, forms=("/shop",))
 
 
 def _gateway(store: Store) -> Gateway:

@@ -33,7 +33,6 @@ _EXTRAS = {
     "pyserini": "lucene",
     "fastapi": "server",
     "jinja2": "train",
-    "prometheus_client": "server",
     "uvicorn": "server",
 }
 """the optional part of paw-gym that installs a module"""

@@ -78,7 +78,6 @@ def serve(
     *,
     has_pages: bool = False,
     on_address: Callable[[str, str], None] = lambda address, link: None,
-    **options: Any,
 ) -> None:
     """Makes a service and runs it. It binds its address first: what it serves may take long to open.
 
@@ -96,8 +95,7 @@ def serve(
         shown = f'the header "Authorization: Bearer {settings.token}"'
         typer.echo(f"Clients send {shown}; yours on this machine find it by themselves.", err=True)
     on_address(address, link)
-    drain = getattr(service, "drain", None)
-    run(service, settings, sockets=sockets, verbose=verbose, drain=drain, **options)
+    run(service, settings, sockets=sockets, verbose=verbose)
 
 
 @services.command("webshop")
@@ -232,9 +230,6 @@ def gateway(
         float, typer.Option(help="Time limit of a call, after which the environment is stopped.")
     ] = 30.0,
     memory_mb: Annotated[int, typer.Option(help="Address space of a worker; 0: no limit.")] = 0,
-    drain_seconds: Annotated[
-        float, typer.Option(help="How long sessions may continue after SIGTERM.")
-    ] = 30.0,
     certificate: Annotated[
         Path | None, typer.Option(help="A PEM file: speak TLS with this certificate.")
     ] = None,
@@ -271,11 +266,10 @@ def gateway(
         session_seconds=session_minutes * 60,
         step_seconds=step_seconds,
         memory_mb=memory_mb,
-        drain_seconds=drain_seconds,
     )
     hosts = [host, *(allow_host or [])]
     make = partial(create_app, offer, limits, modules=modules or [], tokens=tokens, hosts=hosts)
-    serve("Gateway", settings, make, verbose, drain_seconds=drain_seconds)
+    serve("Gateway", settings, make, verbose)
 
 
 @services.command("mcp")

@@ -14,7 +14,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 import paw_gym
-from env_servers.gate import App, Gate, Metrics
+from env_servers.gate import App, Gate
 from env_servers.problems import MEDIA_TYPE, ProblemError
 from paw_gym.internals.files import json_text
 from paw_train.viewer.lists import Page
@@ -65,7 +65,7 @@ def create_app(root: str | Path, *, token: str | None = None, hosts: Sequence[st
     _add_files(app)
     _add_data(app, store)
     _add_problems(app)
-    return Gate(app, Metrics(), token, hosts=hosts)
+    return Gate(app, token, hosts=hosts)
 
 
 def _add_files(app: FastAPI) -> None:

@@ -106,7 +106,7 @@ def count(way: str, worlds: list[World], play: Callable[[World, Job], list[Any]]
 
 
 def test_gateway(worlds: list[World]) -> None:
-    pytest.importorskip("prometheus_client", reason="the extra `server`")
+    pytest.importorskip("fastapi", reason="the extra `server`")
     from paw_gym.remote import make_remote
 
     def play(url: str, world: World, job: Job) -> list[Any]:
@@ -129,7 +129,7 @@ def test_gateway(worlds: list[World]) -> None:
 
 def test_mcp(worlds: list[World]) -> None:
     pytest.importorskip("mcp.server.mcpserver", reason="the extra `mcp`, 2 or newer")
-    pytest.importorskip("prometheus_client", reason="the extra `server`")
+    pytest.importorskip("fastapi", reason="the extra `server`")
     import anyio
     from mcp.client import Client
 

@@ -155,7 +155,7 @@ def test_two_headers_host_are_one_too_many(server: Any) -> None:
     hosts = [("host", "127.0.0.1"), ("host", "evil.example")]
     for given in (hosts, hosts[::-1]):
         headers = [*given, ("authorization", f"Bearer {TOKEN}")]
-        assert _asked(server, "/metrics", headers, "GET") == (421, 0)
+        assert _asked(server, "/no/such/place", headers, "GET") == (421, 0)
 
 
 @every_server
@@ -172,7 +172,7 @@ def test_who_shows_the_token_may_ask_and_so_may_a_page_of_its_own(server: Any) -
 def test_a_link_opens_the_page_and_leaves_a_cookie(server: Any) -> None:
     web = TestClient(server, ADDRESS, follow_redirects=False)
     assert web.get(f"/?token={TOKEN[:-1]}").status_code == 401
-    assert web.get(f"/metrics?token={TOKEN}").status_code == 401
+    assert web.get(f"/no/such/place?token={TOKEN}").status_code == 401
     opened = web.get(f"/?token={TOKEN}")
     assert opened.status_code == 303 and opened.headers["location"] == "/"
     cookie = opened.headers["set-cookie"]
@@ -307,7 +307,7 @@ def test_what_does_not_arrive_is_not_waited_for(text: bytes) -> None:
 PATHS = {
     "retriever": "/retrieve /v1/search /retrieve /v1/search /v1/info /x //",
     "webshop": "/ /shop /shop/{s} /shop/{s}/results /shop/{s}/item/{a} /shop/{s}/item/{a}/features "
-    "/shop/{s}/buy/{a} /shop/{s}/done /shop/{s}/leave /style.css /health /metrics /v1/calls /v1/calls",
+    "/shop/{s}/buy/{a} /shop/{s}/done /shop/{s}/leave /style.css /health /no/such/place /v1/calls /v1/calls",
 }
 NAMES = (
     "queries", "topk", "top_k", "return_scores", "contexts", "question", "calls", "op", "env_id", "kwargs",

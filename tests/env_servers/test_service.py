@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import http.client
 import json
@@ -15,7 +14,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import uvicorn
 from servers import free_port, wait_until
 
 from env_servers import service
@@ -104,8 +102,7 @@ def test_a_new_token_is_kept_while_the_service_runs(
 
     def run(server: Any, sockets: Any) -> None:
         found = own_token(f"http://127.0.0.1:{sockets[0].getsockname()[1]}")
-        patience = server.config.timeout_graceful_shutdown, server._drain_seconds
-        seen.append((found, own.level, *patience))
+        seen.append((found, own.level, server.config.timeout_graceful_shutdown))
         kept_out = server.config.proxy_headers, server.config.access_log, theirs.propagate
         assert kept_out == (False, False, False)
         assert theirs.level == logging.INFO
@@ -114,36 +111,16 @@ def test_a_new_token_is_kept_while_the_service_runs(
     monkeypatch.setattr(service._Server, "run", run)
     app: Any = None
     service.run(app, ServiceSettings(port=0, token="t", is_new=True))
-    service.run(app, ServiceSettings(port=0, token="t"), verbose=True, drain_seconds=3.0)
-    service.run(app, ServiceSettings(port=0, is_new=True), drain=lambda: bool)
-    long, last = service.DRAIN_SECONDS, service._LAST_SECONDS
-    quiet, loud = logging.WARNING, logging.INFO
-    assert seen == [("t", quiet, long, long), (None, loud, 3.0, 3.0), (None, quiet, last, long)]
+    service.run(app, ServiceSettings(port=0, token="t"), verbose=True)
+    last = service.LAST_SECONDS
+    assert seen == [("t", logging.WARNING, last), (None, logging.INFO, last)]
     assert not list(tmp_path.glob("servers/*"))
-
-
-@pytest.mark.parametrize(
-    ("signals", "done", "seconds", "ends", "at_once"),
-    [("", False, 60.0, False, False), ("TERM", False, 60.0, False, False),
-     ("TERM", True, 60.0, True, False), ("TERM", False, -1.0, True, False),
-     ("TERM TERM", False, 60.0, True, True), ("INT", False, 60.0, True, True)],
-)  # fmt: skip
-def test_a_service_finishes_first_and_ends_at_the_second_signal(
-    signals: str, done: bool, seconds: float, ends: bool, at_once: bool
-) -> None:
-    server = service._Server(
-        uvicorn.Config(None), contextlib.ExitStack(), lambda: lambda: done, seconds
-    )  # type: ignore[arg-type]
-    for name in signals.split():
-        server.handle_exit(signal.Signals[f"SIG{name}"], None)
-    assert server.should_exit is at_once
-    assert asyncio.run(server.on_tick(1)) is ends
 
 
 SLOW = """
 import sys, time
+from env_servers import service
 from env_servers.retrieval import create_app
-from env_servers.service import ServiceSettings, run
 from paw_gym.retrieval import Hit
 
 class Slow:
@@ -153,17 +130,17 @@ class Slow:
         time.sleep(seconds)
         return [[Hit("p", query, 1.0)] for query in queries]
 
-port, seconds, drain = map(float, sys.argv[1:])
-run(create_app(Slow()), ServiceSettings(port=int(port)), drain_seconds=drain)
+port, seconds, service.LAST_SECONDS = map(float, sys.argv[1:])
+service.run(create_app(Slow()), service.ServiceSettings(port=int(port)))
 """
 
 
 @contextlib.contextmanager
 def stopped(
-    seconds: float, drain: float = 30.0
+    seconds: float, last: float = 30.0
 ) -> Iterator[tuple[http.client.HTTPResponse, subprocess.Popen[str]]]:
     port = free_port()
-    command = [sys.executable, "-c", SLOW, *map(str, (port, seconds, drain))]
+    command = [sys.executable, "-c", SLOW, *map(str, (port, seconds, last))]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)

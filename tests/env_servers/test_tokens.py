@@ -32,7 +32,7 @@ def test_clients_of_the_same_user_find_the_token(
     monkeypatch.delenv("PAW_SERVE_TOKEN", raising=False)
     monkeypatch.setenv("PAW_CACHE_DIR", str(tmp_path / "mine"))
     server = serve("webshop", "--num-products", "20", makes_token=True)
-    assert status_of(f"{server.url}/metrics") == 401
+    assert status_of(f"{server.url}/openapi.json") == 401
     path = kept_path(server.url)
     assert mode(path) == 0o600 and mode(path.parent) == 0o700
     env = make_remote(server.url, SHOP)
@@ -123,9 +123,9 @@ def test_a_log_holds_no_token(serve: Any, service: list[str]) -> None:
     token = "hunter2-of-the-server"
     server = serve(*service, "--verbose", makes_token=True, PAW_SERVE_TOKEN=token)
     right = {"Authorization": f"Bearer {token}"}
-    assert status_of(f"{server.url}/metrics", **right) == 200
+    assert status_of(f"{server.url}/openapi.json", **right) == 200
     for wrong in ({}, {"Authorization": "Bearer hunter2-guessed"}):
-        assert status_of(f"{server.url}/metrics", **wrong) == 401
+        assert status_of(f"{server.url}/openapi.json", **wrong) == 401
     assert status_of(f"{server.url}/no/such/place", **right) in (404, 405)
     _, said = server.stop()
     assert "Finished server process" in said and "/no/such/place" in said, "it does log"

@@ -73,8 +73,7 @@ class RunningGateway(RunningServer):
         return result
 
     def number(self, name: str) -> float:
-        text = self.ask("GET", "/metrics")[1]
-        return float(next(line for line in text.splitlines() if line.startswith(name)).split()[1])
+        return float(self.ask("GET", "/health")[1][name])
 
     def workers(self) -> list[int]:
         return children(self.process.pid)
