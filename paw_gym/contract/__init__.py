@@ -12,11 +12,17 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from paw_gym.contract import episodes, gymnasium_api, state, tasks_and_solver
+from paw_gym.contract import episodes, interface, state
 from paw_gym.contract.isolation import TIME_LIMIT, run_isolated
-from paw_gym.contract.report import CheckResult, ContractReport, ContractViolation, run_check
-from paw_gym.contract.subject import Subject, require_positive
-from paw_gym.internals.naming import did_you_mean
+from paw_gym.contract.subject import (
+    CheckResult,
+    ContractReport,
+    ContractViolation,
+    Subject,
+    not_run,
+    run_check,
+)
+from paw_gym.internals.naming import require_choice
 from paw_gym.internals.validation import EnvDefinitionError
 
 __all__ = [
@@ -31,13 +37,7 @@ __all__ = [
 ]
 
 CHECKS: dict[str, Callable[[Subject], str]] = {
-    check.__name__: check
-    for check in (
-        *tasks_and_solver.CHECKS,
-        *gymnasium_api.CHECKS,
-        *state.CHECKS,
-        *episodes.CHECKS,
-    )
+    check.__name__: check for check in (*interface.CHECKS, *state.CHECKS, *episodes.CHECKS)
 }
 """by name; each returns a line on what it looked at, or raises ``ContractViolation``"""
 
@@ -85,10 +85,9 @@ def iter_checks(
     """``check_text_env`` one result at a time, for callers showing progress. Bad arguments raise at once."""
     chosen = list(CHECKS if only is None else only)
     for name in chosen:
-        if name not in CHECKS:
-            raise ValueError(f"There is no check {name!r}. {did_you_mean(name, CHECKS)}")
-    if isinstance(tasks, int):
-        require_positive(tasks)
+        require_choice("check", name, CHECKS)
+    if isinstance(tasks, int) and tasks < 1:
+        raise ValueError(f"tasks: at least 1 must be sampled, got {tasks}.")
     if time_limit is not None and not 0 < time_limit < math.inf:
         raise ValueError(
             f"time_limit is a number of seconds above 0, or None for no limit; got {time_limit!r}."
@@ -100,16 +99,8 @@ def iter_checks(
         except EnvDefinitionError as error:  # wrong tasks: nothing can be played
             if error.field in env_kwargs:  # the caller's mistake, not the environment's
                 raise
-            return iter(_not_made(chosen, error))
+            return iter(not_run(chosen, str(error), "the environment cannot be made"))
         known: dict[str, str] = {}
         return (run_check(name, CHECKS[name], subject, known) for name in chosen)
 
     return work() if time_limit is None else run_isolated(work, chosen, time_limit)
-
-
-def _not_made(names: Sequence[str], error: EnvDefinitionError) -> list[CheckResult]:
-    reason = "not run: the environment cannot be made"
-    return [
-        CheckResult(names[0], "failed", str(error)),
-        *(CheckResult(name, "skipped", reason) for name in names[1:]),
-    ]

@@ -9,8 +9,19 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from paw_gym.contract.report import CheckSkipped, ContractViolation, require
-from paw_gym.contract.subject import JUNK, Moment, Script, Subject, choose, replay, start
+from paw_gym.contract.subject import (
+    JUNK,
+    CheckSkipped,
+    ContractViolation,
+    Moment,
+    Script,
+    Subject,
+    choose,
+    continue_with,
+    replay,
+    require,
+    start,
+)
 from paw_gym.core import INFO_KEYS, TextEnv
 from paw_gym.internals.canonical import require_json
 from paw_gym.internals.printable import counted
@@ -259,13 +270,9 @@ def _check_records(
         for mode in ("window", "conversation"):
             agent = subject.agent(mode)
             start(agent, script.seed, script.task_id)
-            episode = agent.new_episode()
-            for action in script.actions:
-                _, _, terminated, truncated, info = agent.step(agent.response_for(action))
-                episode.transitions.append(info["transition"])
-                if terminated or truncated:
-                    break
-            written.append(episode)
+            played = continue_with(agent, [agent.response_for(a) for a in script.actions])
+            written.append(agent.new_episode())
+            written[-1].transitions += [moment.info["transition"] for moment in played]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"episodes.{form.lower()}"
         write(path, written)

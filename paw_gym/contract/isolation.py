@@ -11,28 +11,35 @@ import multiprocessing
 import os
 import re
 import signal
-import sysconfig
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import gymnasium
-
-from paw_gym.contract.report import CheckResult
+from paw_gym.contract.subject import CheckResult, not_run
+from paw_gym.internals.validation import is_authors
 
 TIME_LIMIT = 60.0
 """seconds that one check may take, unless given"""
-_MAKING = "making the environment"
 _GRACE = 1.0
 """seconds that it is given to end"""
-_LATE = 20.0
-"""seconds beyond the limit in which it writes down where it is; a busy machine needs more of them"""
+_LATE = 3.0
+"""seconds beyond the limit in which it writes down where it is"""
 _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)')
 
 Work = Callable[[], Iterator[CheckResult]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """It took too long, or the process ended by itself."""
+
+    detail: str
+    stack: str = ""
+    """its place when its time was up, as ``faulthandler`` writes it"""
 
 
 def run_isolated(work: Work, names: Sequence[str], limit: float) -> Iterator[CheckResult]:
@@ -42,16 +49,10 @@ def run_isolated(work: Work, names: Sequence[str], limit: float) -> Iterator[Che
     check has failed, and those after it are skipped.
     """
     runner = _Runner(work, limit)
-    try:
-        begun = runner.receive()
-    except TimeoutError as error:
-        runner.end()
-        # named by itself, and reported by the first check, which it kept from starting
-        return iter(_stopped(names, f"{_MAKING} {error}", runner.stack))
-    except EOFError:
-        detail = f"{_MAKING} ended the process ({runner.exit_code()})"
-        runner.end()
-        return iter(_stopped(names, detail, ""))
+    begun = runner.receive()
+    if isinstance(begun, _Ended):
+        # reported by the first check, which it kept from starting
+        return iter(_stopped(names, begun, "making the environment "))
     if isinstance(begun, BaseException):
         runner.end()
         raise begun
@@ -61,25 +62,17 @@ def run_isolated(work: Work, names: Sequence[str], limit: float) -> Iterator[Che
 def _results(runner: _Runner, names: Sequence[str]) -> Iterator[CheckResult]:
     try:
         for number in range(len(names)):
-            try:
-                yield runner.receive()
-            except TimeoutError as error:
-                yield from _stopped(names[number:], str(error), runner.stack)
+            result = runner.receive()
+            if isinstance(result, _Ended):
+                yield from _stopped(names[number:], result)
                 return
-            except EOFError:
-                detail = f"the process ended in the middle of this check ({runner.exit_code()})"
-                yield from _stopped(names[number:], detail, "")
-                return
+            yield result
     finally:
         runner.end()
 
 
-def _stopped(names: Sequence[str], detail: str, stack: str) -> list[CheckResult]:
-    reason = f"not run: {names[0]} was stopped before"
-    return [
-        CheckResult(names[0], "failed", detail, stack),
-        *(CheckResult(name, "skipped", reason) for name in names[1:]),
-    ]
+def _stopped(names: Sequence[str], ended: _Ended, what: str = "") -> list[CheckResult]:
+    return not_run(names, what + ended.detail, f"{names[0]} was stopped before", ended.stack)
 
 
 class _Runner:
@@ -87,8 +80,6 @@ class _Runner:
 
     def __init__(self, work: Work, limit: float) -> None:
         self.limit = limit
-        self.stack = ""
-        """its place when its time was up, as ``faulthandler`` writes it"""
         self._folder = tempfile.TemporaryDirectory(prefix="paw-check-")
         self._dump = Path(self._folder.name) / "stack.txt"
         # forking keeps what was registered or defined in this process: functions, local classes
@@ -105,42 +96,33 @@ class _Runner:
         theirs.close()
 
     def receive(self) -> Any:
-        """The next thing that it sends."""
-        if self._answers.poll(self.limit) or self._ends_late():
-            return self._answers.recv()
-        self.end()
-        where = _innermost(self.stack)
-        raise TimeoutError(
+        """The next thing that it sends, or ``_Ended``; then it is ended."""
+        try:
+            if self._answers.poll(self.limit + _LATE):
+                return self._answers.recv()
+        except EOFError:
+            self._process.join(_GRACE)
+            code = self._process.exitcode
+            killed = code is not None and code < 0
+            how = f"killed by {signal.Signals(-code).name}" if killed else f"exit code {code}"
+            self.end()
+            return _Ended(f"ended the process ({how})")
+        stack = self._dump.read_text(encoding="utf-8", errors="replace")
+        self.end(0 if stack else _GRACE)  # it may be waiting for a thread
+        where = _innermost(stack)
+        more = f"{10 * self.limit:g}"
+        return _Ended(
             f"did not end within {self.limit:g} s, the time limit of one check"
             + (f"; it was in {where}" if where else "")
-            + ". If the environment is only slow, give it more: paw check --time-limit "
-            f"{10 * self.limit:g}, or check_text_env(..., time_limit={10 * self.limit:g})."
+            + f". If the environment is only slow, give it more: paw check --time-limit {more}, or "
+            f"check_text_env(..., time_limit={more}).",
+            stack,
         )
 
-    def _ends_late(self) -> bool:
-        """Waits until it has written down where it is; says if it has ended instead."""
-        for _ in range(int(_LATE / 0.05)):
-            if self._answers.poll(0.05):
-                return True
-            if self._dump.exists() and self._dump.stat().st_size > 0:
-                return bool(self._answers.poll(0.05))
-        return False
-
-    def exit_code(self) -> str:
-        """How it ended, in words."""
-        self._process.join(_GRACE)
-        code = self._process.exitcode
-        if code is not None and code < 0:
-            return f"killed by {signal.Signals(-code).name}"
-        return f"exit code {code}"
-
-    def end(self) -> None:
-        """Ends it and all processes that it started."""
-        if self._dump.exists():
-            self.stack = self._dump.read_text(encoding="utf-8", errors="replace")
+    def end(self, grace: float = _GRACE) -> None:
+        """Ends it, if it does not end by itself, and all processes that it started."""
         if self._process.is_alive():
-            # time to end by itself, unless it has no reason to: it may be waiting for a thread
-            self._process.join(0 if self.stack else _GRACE)
+            self._process.join(grace)
         for sign in ("SIGTERM", "SIGKILL"):
             if self._process.is_alive():
                 _signal_group(self._process, sign)
@@ -181,7 +163,7 @@ def _serve(answers: Connection, work: Work, limit: float, dump: Path) -> None:
             except Exception:  # its class asks for other arguments than its text, or is a local one
                 answers.send(ValueError(f"{type(error).__name__}: {error}"))
             return
-        answers.send(_MAKING)
+        answers.send(None)  # the environment is made
         while True:
             faulthandler.dump_traceback_later(limit, file=file)
             result = next(results, None)
@@ -192,13 +174,8 @@ def _serve(answers: Connection, work: Work, limit: float, dump: Path) -> None:
 
 
 def _innermost(stack: str) -> str:
-    """The innermost frame of the main thread that is neither Python's nor Gymnasium's."""
-    main = stack.rpartition("most recent call first")[2]
-    frames = [match for line in main.splitlines() if (match := _FRAME.fullmatch(line))]
-    skipped = (sysconfig.get_path("stdlib") + os.sep, str(Path(gymnasium.__file__).parent))
-    site = sysconfig.get_path("purelib") + os.sep
-    for frame in frames:
-        file = frame["file"]
-        if not file.startswith(skipped) or (file.startswith(site) and skipped[1] not in file):
-            return f"{file}, line {frame['line']}, {frame['name']}"
+    """The innermost frame of the main thread that is in the environment's own code."""
+    for frame in _FRAME.finditer(stack.rpartition("most recent call first")[2]):
+        if is_authors(frame["file"]):
+            return f"{frame['file']}, line {frame['line']}, {frame['name']}"
     return ""

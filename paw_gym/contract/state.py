@@ -11,22 +11,22 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import product
 from typing import Any, TypeVar
 
 import numpy as np
 
-from paw_gym.contract.report import CheckSkipped, require
 from paw_gym.contract.subject import (
     JUNK,
+    CheckSkipped,
     Moment,
-    Script,
     Subject,
     continue_with,
     replay,
+    require,
     require_same,
     start,
 )
-from paw_gym.core import TextEnv
 from paw_gym.internals.printable import counted
 from paw_gym.registration import text_env_spec
 
@@ -38,10 +38,14 @@ def determinism(subject: Subject) -> str:
     for script in subject.scripts:
         env = subject.make()
         first = replay(env, script)
-        fresh = with_other_global_state(lambda script=script: replay(subject.make(), script))  # type: ignore[misc]
+        fresh = _with_other_global_state(lambda script=script: replay(subject.make(), script))  # type: ignore[misc]
         require_same(first, fresh, "a fresh instance with the same seed")
         require_same(first, replay(env, script), "reset of a used instance with the same seed")
-        require_same(first, _replay_advised(env, script), "after a call of reference_solution()")
+        again = start(env, script.seed, script.task_id)
+        with suppress(NotImplementedError):
+            env.reference_solution()
+        advised = [again, *continue_with(env, script.actions)]
+        require_same(first, advised, "after a call of reference_solution()")
         require(
             env.tasks.fingerprint == subject.make().tasks.fingerprint,
             "After an episode, a new instance has another tasks.fingerprint: leave the data of tasks as "
@@ -50,14 +54,7 @@ def determinism(subject: Subject) -> str:
     return f"{counted(len(subject.scripts), 'episode')}, played four times"
 
 
-def _replay_advised(env: TextEnv, script: Script) -> list[Moment]:
-    first = start(env, script.seed, script.task_id)
-    with suppress(NotImplementedError):
-        env.reference_solution()
-    return [first, *continue_with(env, script.actions)]
-
-
-def with_other_global_state(call: Callable[[], T]) -> T:
+def _with_other_global_state(call: Callable[[], T]) -> T:
     """The result of ``call`` with Python's and NumPy's global generators in another state, then put back."""
     saved = random.getstate(), np.random.get_state()  # noqa: NPY002  (it is what is under test)
     try:
@@ -93,22 +90,22 @@ def other_process(subject: Subject) -> str:
     except TypeError as error:
         raise CheckSkipped(f"settings that another process cannot be given: {error}") from error
     hashes = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
-    command = [sys.executable, "-c", _CHILD]
-    variables = {**os.environ, "PYTHONHASHSEED": hashes}
     child = subprocess.run(
-        command, input=given, env=variables, capture_output=True, text=True, check=False
+        [sys.executable, "-c", _CHILD],
+        input=given,
+        env={**os.environ, "PYTHONHASHSEED": hashes},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if child.returncode:
         reason = " ".join(child.stderr.strip().splitlines()[-1:])
         raise CheckSkipped(f"another process cannot play it: {reason}")
-    for script, found in zip(
-        subject.scripts, json.loads(child.stdout.split("\n")[-2]), strict=True
-    ):
+    where = "a process with another PYTHONHASHSEED (does a set decide an order?)"
+    played = json.loads(child.stdout.split("\n")[-2])
+    for script, found in zip(subject.scripts, played, strict=True):
         here = [m._replace(info={}) for m in replay(subject.make(), script)]
-        there = [Moment(a, b, c, d, {}) for a, b, c, d in found]
-        require_same(
-            here, there, "a process with another PYTHONHASHSEED (does a set decide an order?)"
-        )
+        require_same(here, [Moment(a, b, c, d, {}) for a, b, c, d in found], where)
     return f"{counted(len(subject.scripts), 'episode')} in another process"
 
 
@@ -138,7 +135,7 @@ def global_random_state(subject: Subject) -> str:
 
     env, script = subject.make(), subject.scripts[0]
     # other states than earlier episodes left: one that is seeded alike each time is seen too
-    before, _, after = with_other_global_state(lambda: (states(), replay(env, script), states()))
+    before, _, after = _with_other_global_state(lambda: (states(), replay(env, script), states()))
     require(before[0] == after[0], "An episode advanced Python's global random generator.")
     same = all(np.array_equal(a, b) for a, b in zip(before[1], after[1], strict=True))
     require(same, "An episode advanced NumPy's global random generator.")
@@ -174,34 +171,30 @@ def _check_save_restore(subject: Subject, make: Callable[[], Any], agent: bool =
     saves = 0
     for script in subject.scripts:
         for cut in sorted({0, len(script.actions) // 2, len(script.actions)}):
-            _check_cut(subject, make, script, cut, agent)
+            env, used = make(), make()
+            actions = [env.response_for(a) if agent else a for a in script.actions]
+            start(env, script.seed, script.task_id)
+            played = continue_with(env, actions[:cut])
+            stored = pickle.dumps(env.save_state())
+            left = [] if played and played[-1].over else actions[cut:]
+            expected = _future(env, left)
+            start(used, script.seed + 1, subject.task_ids[-1])
+            places = (
+                ("the same instance", env),
+                ("a fresh instance", make()),
+                ("a used one", used),
+            )
+            for name, target in places:
+                target.restore_state(pickle.loads(stored))
+                where = f"restored after {cut} steps into {name}"
+                require_same(expected, _future(target, left), where)
             saves += 1
     return f"{saves} states"
 
 
-def _check_cut(
-    subject: Subject, make: Callable[[], Any], script: Script, cut: int, agent: bool
-) -> None:
-    env = make()
-    wrap = env.response_for if agent else str
-    actions = [wrap(action) for action in script.actions]
-    start(env, script.seed, script.task_id)
-    played = continue_with(env, actions[:cut])
-    stored = pickle.dumps(env.save_state())
-    over = bool(played) and played[-1].over
-    expected = _future(env, actions[cut:], over)
-    used = make()
-    start(used, script.seed + 1, subject.task_ids[-1])
-    restored = (("the same instance", env), ("a fresh instance", make()), ("a used one", used))
-    for name, target in restored:
-        target.restore_state(pickle.loads(stored))
-        got = _future(target, actions[cut:], over)
-        require_same(expected, got, f"restored after {cut} steps into {name}")
-
-
-def _future(env: Any, actions: Sequence[str], over: bool) -> list[Moment]:
+def _future(env: Any, actions: Sequence[str]) -> list[Moment]:
     """The remaining episode after a state, and the start of the episode that the generator samples next."""
-    remaining = [] if over else continue_with(env, actions)
+    remaining = continue_with(env, actions)
     observation, info = env.reset()
     return [*remaining, Moment(observation, 0.0, False, False, info)]
 
@@ -233,21 +226,16 @@ def copies(subject: Subject) -> str:
     if isinstance(subject.env, str) and found is cls:
         ways["pickle"] = lambda env: pickle.loads(pickle.dumps(env))
     script = subject.scripts[-1]
-    for make in (subject.make_wrapped, subject.agent):
-        for name, way in ways.items():
-            _check_copy(make(), script, name, way)
+    for make, (name, way) in product((subject.make_wrapped, subject.agent), ways.items()):
+        env = make()
+        actions = [getattr(env, "response_for", str)(action) for action in script.actions]
+        way(env)  # before the first reset too
+        start(env, script.seed, script.task_id)
+        cut = len(actions) // 2
+        played = continue_with(env, actions[:cut])
+        twin, left = way(env), [] if played and played[-1].over else actions[cut:]
+        require_same(_future(env, left), _future(twin, left), f"{name} after {cut} steps")
     return " and ".join(ways)
-
-
-def _check_copy(env: Any, script: Script, name: str, way: Callable[[Any], Any]) -> None:
-    actions = [getattr(env, "response_for", str)(action) for action in script.actions]
-    way(env)  # before the first reset too
-    start(env, script.seed, script.task_id)
-    cut = len(actions) // 2
-    over = any(moment.over for moment in continue_with(env, actions[:cut]))
-    twin = way(env)
-    expected = _future(env, actions[cut:], over)
-    require_same(expected, _future(twin, actions[cut:], over), f"{name} after {cut} steps")
 
 
 CHECKS = (

@@ -1,16 +1,130 @@
-"""The environment under test: how it is made, and scripted episodes to put it through."""
+"""The environment under test, scripted episodes to put it through, and the results of checks."""
 
 from __future__ import annotations
 
 import random
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, NamedTuple
+from functools import cached_property, partial
+from typing import Any, Literal, NamedTuple
 
-from paw_gym.contract.report import ContractViolation, require
 from paw_gym.core import TextEnv
+from paw_gym.internals.validation import EnvDefinitionError, with_place
+from paw_gym.registration import make_text_env
 from paw_gym.wrappers import AgentInterface
+
+
+class ContractViolation(AssertionError):
+    """An environment breaks the contract; the message states how, and what was expected."""
+
+
+class CheckSkipped(Exception):
+    """A check cannot be made here (a package is missing); the message states why."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """The result of one check."""
+
+    name: str
+    status: Literal["passed", "failed", "skipped"]
+    detail: str
+    """a line on what was looked at, why it failed, or why it was skipped"""
+    traceback: str = ""
+    """of the failure"""
+
+
+@dataclass(frozen=True, slots=True)
+class ContractReport:
+    """The results of all checks."""
+
+    env: str
+    results: list[CheckResult]
+
+    @property
+    def failures(self) -> list[CheckResult]:
+        return [result for result in self.results if result.status == "failed"]
+
+    @property
+    def passed(self) -> bool:
+        return not self.failures
+
+    @property
+    def summary(self) -> str:
+        """How many checks passed, failed and were skipped."""
+        return count_results(self.results)
+
+    def __getitem__(self, name: str) -> CheckResult:
+        return next(result for result in self.results if result.name == name)
+
+    def raise_for_failures(self) -> None:
+        """Raises ``ContractViolation`` with every failure in it, if there is any."""
+        if self.failures:
+            lines = [f"{self.env} does not keep the contract: {self.summary}."]
+            lines += [f"- {result.name}: {result.detail}" for result in self.failures]
+            raise ContractViolation("\n".join([*lines, "", self.failures[0].traceback]))
+
+
+def count_results(results: list[CheckResult]) -> str:
+    """``23 passed, 1 skipped``: how many of each status that occurs."""
+    by_status = {s: sum(r.status == s for r in results) for s in ("failed", "passed", "skipped")}
+    return ", ".join(f"{count} {status}" for status, count in by_status.items() if count)
+
+
+def not_run(names: Sequence[str], detail: str, reason: str, stack: str = "") -> list[CheckResult]:
+    """The results of checks of which the first one failed in a way that none after it could be made."""
+    first = CheckResult(names[0], "failed", detail, stack)
+    return [first, *(CheckResult(name, "skipped", f"not run: {reason}") for name in names[1:])]
+
+
+def run_check(
+    name: str, check: Callable[[Any], str], subject: Any, known: dict[str, str]
+) -> CheckResult:
+    """Runs one check; whatever it raises becomes its result.
+
+    Args:
+        known: for each finding, the check that reported it; new ones are added. A finding is a wrong
+            field of the environment's own definition, or an exception and its line in the environment's
+            code. Another check that stumbles over the same finding is skipped, not failed.
+    """
+    try:
+        return CheckResult(name, "passed", check(subject))
+    except CheckSkipped as reason:
+        return CheckResult(name, "skipped", str(reason))
+    except Exception as error:  # an environment may raise anything: that is the finding
+        cause = _definition_error(error)
+        finding = cause.field if cause else _raised(error)
+        if finding and known.setdefault(finding, name) != name:
+            return CheckResult(name, "skipped", f"stopped by what {known[finding]} reports")
+        plain = cause or isinstance(error, ContractViolation)
+        detail = str(cause or error) if plain else with_place(error)
+        return CheckResult(name, "failed", detail, traceback.format_exc())
+
+
+def _definition_error(error: BaseException | None) -> EnvDefinitionError | None:
+    """The error of the environment's definition that an error was raised from, if there is one."""
+    while error is not None and not isinstance(error, EnvDefinitionError):
+        error = error.__cause__ or error.__context__
+    return error
+
+
+def _raised(error: BaseException) -> str | None:
+    """Names an exception by its text and the line that raised it; ``None``: a check's own finding."""
+    # a cause that was never raised itself, such as a worker's traceback as text, has no line
+    while error.__cause__ is not None and error.__cause__.__traceback__ is not None:
+        error = error.__cause__
+    if isinstance(error, ContractViolation):
+        return None
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{type(error).__name__}: {error}, {frames[-1].filename}, {frames[-1].lineno}"
+
+
+def require(condition: object, message: str) -> None:
+    """Raises ``ContractViolation(message)`` unless ``condition`` holds."""
+    if not condition:
+        raise ContractViolation(message)
+
 
 WALK_STEPS = 12
 """length of a random walk: enough to change things, cheap in a slow engine"""
@@ -29,6 +143,9 @@ JUNK = (
     "{instruction} %s \\ [SEP]",
 )
 """strings that no environment may stumble over"""
+
+
+_ABSENT = "(absent)"
 
 
 class Moment(NamedTuple):
@@ -88,12 +205,8 @@ class Subject:
 
     def make_wrapped(self) -> Any:
         """A fresh environment as ``gymnasium.make`` (or the function) gives it."""
-        if isinstance(self.env, str):
-            from paw_gym.registration import make_text_env
-
-            made = make_text_env(self.env, **self.env_kwargs)
-        else:
-            made = self.env(**self.env_kwargs)
+        make = partial(make_text_env, self.env) if isinstance(self.env, str) else self.env
+        made = make(**self.env_kwargs)
         if not isinstance(made.unwrapped, TextEnv):
             raise ValueError(
                 f"{self.env} makes a {type(made.unwrapped).__name__}; "
@@ -139,12 +252,6 @@ class Subject:
             return []
 
 
-def require_positive(tasks: int) -> None:
-    """Raises ``ValueError`` unless there is a task to sample."""
-    if tasks < 1:
-        raise ValueError(f"tasks: at least 1 must be sampled, got {tasks}.")
-
-
 def choose(rng: random.Random, admissible: Sequence[str] | None) -> str:
     """A random action: mostly an admissible one if they are listed, now and then junk."""
     if not admissible or rng.random() < 0.15:
@@ -178,18 +285,16 @@ def replay(env: Any, script: Script) -> list[Moment]:
 def require_same(left: Sequence[Moment], right: Sequence[Moment], where: str) -> None:
     """Raises ``ContractViolation`` that names the first difference between two traces."""
     for number, (a, b) in enumerate(zip(left, right, strict=False)):
-        for name in Moment._fields[:-1]:
-            if getattr(a, name) != getattr(b, name):
-                raise ContractViolation(
-                    f"{where}: {name} differs at moment {number}: "
-                    f"{getattr(a, name)!r:.120} and {getattr(b, name)!r:.120}."
-                )
-        for key in sorted({*a.info, *b.info}):
-            if key not in a.info or key not in b.info or a.info[key] != b.info[key]:
-                raise ContractViolation(
-                    f"{where}: info[{key!r}] differs at moment {number}: "
-                    f"{a.info.get(key)!r:.120} and {b.info.get(key)!r:.120}."
-                )
+        if a == b:
+            continue
+        pairs = {name: (getattr(a, name), getattr(b, name)) for name in Moment._fields[:-1]}
+        keys = sorted({*a.info, *b.info})
+        pairs |= {f"info[{k!r}]": (a.info.get(k, _ABSENT), b.info.get(k, _ABSENT)) for k in keys}
+        for name, (one, other) in pairs.items():
+            require(
+                one == other,
+                f"{where}: {name} differs at moment {number}: {one!r:.120} and {other!r:.120}.",
+            )
     require(
         len(left) == len(right), f"{where}: one took {len(left)} moments, the other {len(right)}."
     )

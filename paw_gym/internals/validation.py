@@ -280,12 +280,16 @@ def with_place(error: BaseException) -> str:
 def _place(error: BaseException) -> tuple[Path, int | None] | None:
     """The innermost line of the environment's own code that an exception passed through."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        path = Path(frame.filename)
-        installed = {"site-packages", "dist-packages"} & {*path.parts}
-        others = _OURS if installed else [*_OURS, _STANDARD]
-        if frame.filename[0] != "<" and not any(map(path.is_relative_to, others)):
-            return path, frame.lineno
+        if is_authors(frame.filename):
+            return Path(frame.filename), frame.lineno
     return None
+
+
+def is_authors(file: str) -> bool:
+    """True if a file of code is an environment's own: not Python's, Gymnasium's or this project's."""
+    installed = {"site-packages", "dist-packages"} & {*Path(file).parts}
+    others = _OURS if installed else [*_OURS, _STANDARD]
+    return file[0] != "<" and not any(map(Path(file).is_relative_to, others))
 
 
 def reason_of(error: str) -> str:

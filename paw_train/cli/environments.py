@@ -132,7 +132,7 @@ def check(
     from rich.table import Table
 
     from paw_gym.contract import CHECKS, iter_checks
-    from paw_gym.contract.report import count_results
+    from paw_gym.contract.subject import count_results
     from paw_gym.internals.printable import safe_console
     from paw_train.cli.arguments import environment_of
 

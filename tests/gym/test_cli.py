@@ -218,7 +218,8 @@ def test_what_was_downloaded_can_be_played_and_verified(
     assert checked.exit_code == 0, checked.output
     assert f"Already here: {folder}" in paw(*download).stdout
     assert f"the recorded checksums: {folder}" in paw("data", "verify", "alfworld").stdout
-    assert "/[/cache]" in "".join(paw("data", "list").stdout.split())
+    monkeypatch.setenv("COLUMNS", "300")
+    assert "/[/cache]" in paw("data", "list").stdout
     monkeypatch.setenv("HOME", str(folder.parent))
     there = "--dest=~/alfworld"  # which shells leave as it is
     assert f"Already here: {folder}" in paw(*download, there).stdout

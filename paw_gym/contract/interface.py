@@ -1,9 +1,24 @@
-"""Checks of the task set, of choosing a task, and of the reference solver."""
+"""Checks of the task set and the solver, and those of Gymnasium's checker and vector environments."""
 
 from __future__ import annotations
 
-from paw_gym.contract.report import ContractViolation, require
-from paw_gym.contract.subject import Moment, Script, Subject, replay, start
+import random
+import warnings
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.utils.env_checker import check_env as gymnasium_check_env
+
+from paw_gym.contract.subject import (
+    ContractViolation,
+    Moment,
+    Script,
+    Subject,
+    choose,
+    replay,
+    require,
+    start,
+)
 from paw_gym.internals.printable import counted
 
 _ATTEMPTS = 5
@@ -163,4 +178,92 @@ def _expert_steps(subject: Subject, seed: int, task_id: str) -> int:
     return steps if moment.info["success"] else 0
 
 
-CHECKS = (task_ids, fingerprint, task_options, reference_solver)
+def check_env(subject: Subject) -> str:
+    """Gymnasium's ``check_env`` neither fails nor warns."""
+    return _check_env(subject.make())
+
+
+def check_env_agent_window(subject: Subject) -> str:
+    """The same behind ``AgentInterface``, window mode."""
+    return _check_env(subject.agent("window"))
+
+
+def check_env_agent_conversation(subject: Subject) -> str:
+    """The same behind ``AgentInterface``, conversation mode."""
+    return _check_env(subject.agent("conversation"))
+
+
+def _check_env(env: Any) -> str:
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        try:
+            # rendering is tested by making the environment anew, which takes a registered id
+            gymnasium_check_env(env, skip_render_check=env.spec is None)
+        except Exception as error:
+            raise ContractViolation(
+                f"gymnasium's check_env failed: {type(error).__name__}: {error}"
+            ) from error
+    texts = [str(warning.message) for warning in said]
+    require(not texts, f"gymnasium's check_env warned: {' | '.join(texts)}")
+    return "no warning"
+
+
+def vector_sync(subject: Subject) -> str:
+    """A vector environment in one process gives what single environments give."""
+    return _check_vector(subject, "sync")
+
+
+def vector_async(subject: Subject) -> str:
+    """A vector environment in subprocesses gives what single environments give."""
+    return _check_vector(subject, "async")
+
+
+def _check_vector(subject: Subject, mode: str, count: int = 2, steps: int = 3) -> str:
+    rng = random.Random(subject.seed)
+    singles = [subject.make() for _ in range(count)]
+    expected = [start(env, subject.seed + i) for i, env in enumerate(singles)]
+    kind = gym.vector.SyncVectorEnv if mode == "sync" else gym.vector.AsyncVectorEnv
+    vector = kind([subject.make_wrapped] * count)
+    # what a subprocess raises is reported from here, and need not be printed by Gymnasium too
+    level, gym.logger.min_level = gym.logger.min_level, gym.logger.ERROR + 1
+    try:
+        observations, _ = vector.reset(seed=subject.seed)
+        _require_equal(observations, [m.observation for m in expected], "observations at reset")
+        for step in range(steps):
+            actions = [choose(rng, m.info["admissible_actions"]) for m in expected]
+            results = [env.step(action) for env, action in zip(singles, actions, strict=True)]
+            observations, rewards, ends, truncations, infos = vector.step(tuple(actions))
+            where = f"after step {step}"
+            got = [list(observations), *(each.tolist() for each in (rewards, ends, truncations))]
+            for place, what in enumerate(
+                ("observations", "rewards", "terminations", "truncations")
+            ):
+                _require_equal(got[place], [r[place] for r in results], f"{what} {where}")
+            require("task_id" in infos, f"infos {where} lack 'task_id': {sorted(infos)}.")
+            if any(r[2] or r[3] for r in results):
+                break
+            expected = [Moment(*r) for r in results]
+    finally:
+        gym.logger.min_level = level
+        vector.close()
+    return f"{count} environments"
+
+
+def _require_equal(got: Any, expected: list[Any], what: str) -> None:
+    require(
+        list(got) == expected,
+        f"make_vec: {what} are {list(got)!r:.160}; single environments give {expected!r:.160}.",
+    )
+
+
+CHECKS = (
+    task_ids,
+    fingerprint,
+    task_options,
+    reference_solver,
+    check_env,
+    check_env_agent_window,
+    check_env_agent_conversation,
+    vector_sync,
+    vector_async,
+)
