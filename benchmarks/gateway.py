@@ -172,7 +172,7 @@ class Guest:
         if self.steps < 0 or self.over:
             options = {"task_id": self.task_id}
             return {"op": "reset", "session": self.session, "seed": self.seed, "options": options}
-        self.action = self.rng.choice(self.env.last_info["admissible_actions"])
+        self.action = self.rng.choice(self.env.list_actions())
         return {"op": "step", "session": self.session, "action": self.action, "at": self.steps}
 
     def compare(self, call: dict[str, Any], answer: dict[str, Any]) -> bool:

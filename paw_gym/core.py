@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 import gymnasium as gym
 
-from paw_gym.internals import copying, validation
+from paw_gym.internals import validation
 from paw_gym.internals.canonical import canonical
 from paw_gym.internals.naming import UnknownTaskError, did_you_mean, require_choice
 from paw_gym.internals.validation import INFO_KEYS, EnvDefinitionError
@@ -110,9 +110,9 @@ class TaskSet(Sequence[Task]):
     def _by_id(self, task_id: str) -> Task:
         if task_id in self._known:
             return self._loaded(task_id)
-        reason = self._explain(task_id) if self._explain else None
         where = f" in split {self.split!r}" if self.split else ""
         near = _candidates(task_id, self.ids)
+        reason = self._explain(task_id) if self._explain else None
         hint = reason or did_you_mean(task_id, near, total=len(self.ids))
         raise UnknownTaskError(f"There is no task {task_id!r}{where}. {hint}")
 
@@ -308,17 +308,9 @@ class TextEnv(gym.Env[str, str], metaclass=_Construction):
         return observation
 
     def set_progress(self, fraction: float) -> None:
-        """Sets how much of the training is done: for environments that get harder (a curriculum).
+        """Sets how much of the training is done, 0 to 1: for environments that get harder (a curriculum).
 
-        Trainers call it before the episodes of each update, with the finished updates divided by all
-        updates, so a resumed run reports the same. Evaluations do not call it. Most environments
-        ignore it; one with a curriculum reads ``self.progress``.
-
-        Args:
-            fraction: 0 at the start of training, 1 at its end.
-
-        Raises:
-            ValueError: outside 0 to 1.
+        Trainers call it before the episodes of each update; evaluations do not.
         """
         if not 0 <= fraction <= 1:
             raise ValueError(f"Progress is the share of training done, 0 to 1, got {fraction}.")
@@ -466,18 +458,42 @@ class TextEnv(gym.Env[str, str], metaclass=_Construction):
         self.np_random.bit_generator.state = copy.deepcopy(state["rng"])
         self._set_state(state["state"])
 
+    # pickle and copy.deepcopy: made with the same arguments, then restored, as an environment may hold
+    # what cannot be copied (a game engine, a generator, a connection)
+
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return copying.reduced(self)
+        return _restored, (*self._made_with, self._snapshot())
 
     def __deepcopy__(self, memo: Any) -> TextEnv:
-        return copying.copied(self)
+        return _restored(*self._made_with, self._snapshot())
+
+    def _snapshot(self) -> dict[str, Any]:
+        return {
+            "episode": None if self._task is None else self.save_state(),
+            "kept": {n: copy.deepcopy(getattr(self, n)) for n in _KEPT if hasattr(self, n)},
+            "spec": self.spec,
+            "progress": self.progress,
+        }
 
     @property
     def last_outcome(self) -> Outcome:
         """The environment's last answer, at the start or to an action."""
         return self._last
 
-    @property
-    def last_info(self) -> dict[str, Any]:
-        """``info`` of the present state, made anew."""
-        return self._info(self._last)
+
+_KEPT = ("_np_random", "_np_random_seed", "observation_space", "action_space")
+"""attributes that go along beside the episode: the generators, and those of the spaces"""
+
+
+def _restored(
+    make: Callable[..., TextEnv], args: Sequence[Any], kwargs: dict[str, Any], kept: dict[str, Any]
+) -> TextEnv:
+    env = make(*args, **kwargs)
+    env.spec = kept["spec"]
+    if kept["progress"] is not None:
+        env.set_progress(kept["progress"])
+    for name, value in kept["kept"].items():
+        setattr(env, name, value)
+    if kept["episode"] is not None:
+        env.restore_state(kept["episode"])
+    return env

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import importlib
 import inspect
 from collections.abc import Callable, Generator, Iterable, Mapping
@@ -14,8 +13,9 @@ from gymnasium.envs.registration import ENV_ID_RE
 from paw_gym.core import Outcome, Task, TaskSet, TextEnv
 from paw_gym.internals import validation
 from paw_gym.internals.constructors import parameters_in, takes_any
-from paw_gym.internals.naming import did_you_mean
+from paw_gym.internals.naming import did_you_mean, require_choice
 from paw_gym.internals.validation import EnvDefinitionError, check_max_steps, found
+from paw_gym.replayed import ReplayedEnv
 
 Play = Callable[[Task, np.random.Generator], Generator[Outcome, str, None]]
 Solve = Callable[[Task, np.random.Generator], Iterable[str]]
@@ -23,11 +23,8 @@ _TRAIN = "train"
 """split that training samples from, and that an environment is made with by default"""
 
 
-class GeneratorEnv(TextEnv):
+class GeneratorEnv(ReplayedEnv):
     """A text environment whose episodes are generators: they yield outcomes and are sent actions.
-
-    A generator cannot be copied, so a state is the actions so far and the generator's seed, and
-    restoring plays them again.
 
     Args:
         play: ``play(task, rng)``, the generator function.
@@ -35,6 +32,8 @@ class GeneratorEnv(TextEnv):
         solve: ``solve(task, rng)``, a solution from the start of a task as a list of actions. ``rng``
             samples the same as the ``rng`` of ``play``. ``None``: no reference solver.
     """
+
+    seeds = 2**63
 
     def __init__(
         self,
@@ -47,47 +46,29 @@ class GeneratorEnv(TextEnv):
     ) -> None:
         super().__init__(TaskSet.from_tasks(tasks, split), max_steps, render_mode)
         self._play = play
-        self._solve = None if solve is None else checked_solver(solve)
-        self._episode: Generator[Outcome, str, None] | None = None
+        self._solve = None if solve is None else _checked_solver(solve)
+        self._episode: Generator[Outcome, str, None]
 
     @property
     def env_id(self) -> str:
         """The registered id, or the function's name."""
         return self.spec.id if self.spec is not None else _name(self._play)
 
-    def _start(self, task: Task) -> Outcome:
-        seed = int(self.np_random.integers(2**63))
-        self.state = {"seed": seed, "actions": []}
-        return self._open(task, seed)
-
     def _open(self, task: Task, seed: int) -> Outcome:
         self._episode = self._play(task, np.random.default_rng(seed))
-        return self._next(None)
+        return self._send(None, "a first Outcome: yield one to start the episode.")
 
-    def _act(self, action: str) -> Outcome:
-        self.state["actions"].append(action)
-        return self._next(action)
+    def _apply(self, action: str) -> Outcome:
+        missing = "a last Outcome: yield one with terminated=True to end the episode."
+        return self._send(action, missing)
 
-    def _next(self, action: str | None) -> Outcome:
-        if self._episode is None:
-            raise RuntimeError("No episode was started: call reset() first.")
+    def _send(self, action: str | None, missing: str) -> Outcome:
         try:
-            return next(self._episode) if action is None else self._episode.send(action)
+            return self._episode.send(action)  # type: ignore[arg-type]
         except StopIteration:
-            missing = (
-                "a first Outcome: yield one to start the episode."
-                if action is None
-                else "a last Outcome: yield one with terminated=True to end the episode."
-            )
             raise EnvDefinitionError(
                 f"{_name(self._play)} returned without {missing}", "yield", self.env_id
             ) from None
-
-    def _set_state(self, state: Any) -> None:
-        self.state = copy.deepcopy(state)
-        self._open(self.task, state["seed"])
-        for action in state["actions"]:
-            self._next(action)
 
     def reference_solution(self) -> list[str]:
         """The solver's remaining actions; after other actions, those that still lead to success."""
@@ -98,33 +79,7 @@ class GeneratorEnv(TextEnv):
             )
         answer = self._solve(self.task, np.random.default_rng(self.state["seed"]))
         self._named(validation.check_actions, answer, f"solve for task {self.task.id!r}")
-        plan, done = list(answer), self.state["actions"]
-        if plan[: len(done)] == done:
-            return plan[len(done) :]
-        endings = (plan[kept:] for kept in range(_matched(plan, done), -1, -1))
-        return next((ending for ending in endings if self._leads_to_success(ending)), [])
-
-    def _leads_to_success(self, actions: list[str]) -> bool:
-        """True if the episode would end in success, tried on a second generator."""
-        episode = self._play(self.task, np.random.default_rng(self.state["seed"]))
-        outcome = next(episode, None)
-        for action in [*self.state["actions"], *actions]:
-            if outcome is None or outcome.terminated or outcome.truncated:
-                return False
-            try:
-                outcome = episode.send(action)
-            except StopIteration:
-                return False
-        return outcome is not None and bool(outcome.terminated and outcome.success)
-
-
-def _matched(plan: list[str], done: list[str]) -> int:
-    """How many actions of the plan were taken in order, with or without others in between."""
-    count = 0
-    for action in done:
-        if count < len(plan) and action == plan[count]:
-            count += 1
-    return count
+        return self.remaining_of(list(answer))
 
 
 def _name(function: Any) -> str:
@@ -139,54 +94,43 @@ def _takes(function: Callable[..., Any], count: int) -> bool:
     return True
 
 
-def checked_solver(solve: Any) -> Solve:
-    """The solver as a function of (task, rng), even if it takes only the task."""
-    if callable(solve):
-        if _takes(solve, 2):
-            return solve  # type: ignore[no-any-return]
-        if _takes(solve, 1):
-            return lambda task, rng: solve(task)
+def _checked_solver(solve: Any) -> Solve:
+    if callable(solve) and _takes(solve, 2):
+        return solve  # type: ignore[no-any-return]
     raise EnvDefinitionError(
-        f"solve is {validation.found(solve)}; expected a function solve(task, rng) that returns a "
-        "list of actions.",
+        f"solve is {found(solve)}; expected a function solve(task, rng) that returns a list of actions.",
         "solve",
     )
 
 
 def _checked_splits(tasks: Any) -> dict[str, list[Task]]:
     """The tasks of each split; a plain list is the split ``train``."""
-    named = {f"tasks[{name!r}]": name for name in tasks} if isinstance(tasks, Mapping) else {}
-    splits = {
-        name: validation.listed_tasks(tasks[name] if named else tasks, where)
-        for where, name in (named or {"tasks": _TRAIN}).items()
-    }
-    if _TRAIN not in splits:
-        raise EnvDefinitionError(
-            f"tasks has the splits {', '.join(map(repr, splits))}; expected 'train', which training "
-            "samples from, and held-out ones.",
-            "tasks",
-        )
+    named = tasks if isinstance(tasks, Mapping) else {_TRAIN: tasks}
+    splits: dict[str, list[Task]] = {}
     home: dict[str, str] = {}
-    for where, (name, listed) in zip(named or ["tasks"], splits.items(), strict=True):
-        if not listed:
+    for name, given in named.items():
+        where = f"tasks[{name!r}]" if named is tasks else "tasks"
+        splits[name] = validation.listed_tasks(given, where)
+        if not splits[name]:
             raise EnvDefinitionError(f"{where} is empty; expected at least one Task.", "tasks")
-        for task in listed:
+        for task in splits[name]:
             if home.setdefault(task.id, name) != name:
                 raise EnvDefinitionError(
                     f"task {task.id!r} is in the splits {home[task.id]!r} and {name!r}; expected each "
                     "task in one.",
                     "tasks",
                 )
+    if _TRAIN not in splits:
+        raise EnvDefinitionError(
+            f"tasks has the splits {', '.join(map(repr, splits))}; expected 'train', which training "
+            "samples from, and held-out ones.",
+            "tasks",
+        )
     return splits
 
 
 class GeneratorEnvFactory:
-    """Makes ``GeneratorEnv`` objects for ``gymnasium.make``; pickles by its id.
-
-    Args:
-        play: the generator function; its attribute ``solve`` is the solver if none is given.
-        tasks: the tasks, or ``{split: tasks}`` with a split ``train``.
-    """
+    """Makes ``GeneratorEnv`` objects for ``gymnasium.make``; pickles by its id."""
 
     metadata = GeneratorEnv.metadata
     agent = GeneratorEnv.agent
@@ -214,14 +158,12 @@ class GeneratorEnvFactory:
             )
         if tasks is None:
             raise EnvDefinitionError("a generator function needs tasks=[Task(...), ...].", "tasks")
-        if solve is not None:
-            checked_solver(solve)
-        validation.check_max_steps(max_steps)
+        self.solve = None if solve is None else _checked_solver(solve)
+        check_max_steps(max_steps)
         self.id = id
         self.play = play
         self.splits = _checked_splits(tasks)
         self.max_steps = max_steps
-        self._solve = solve
         # the arguments that gymnasium.make may be given, for callers that look them up
         known = {p.name: p for p in inspect.signature(GeneratorEnv).parameters.values()}
         taken = [known["max_steps"].replace(default=max_steps), known["render_mode"]]
@@ -242,13 +184,8 @@ class GeneratorEnvFactory:
         self.__signature__.bind(**given)
         kwargs = {k: value for k, value in given.items() if value is not None}
         split = kwargs.get("split", _TRAIN)
-        if split not in self.splits:
-            raise ValueError(
-                f"{self.id} has no split {split!r}. {did_you_mean(split, self.splits)}"
-            )
-        # a solver may also be given as the function's attribute, which is set after registration
-        solve = self._solve or getattr(self.play, "solve", None)
-        settings: dict[str, Any] = {"max_steps": self.max_steps, "solve": solve, **kwargs}
+        require_choice(f"split of {self.id}", split, self.splits)
+        settings: dict[str, Any] = {"max_steps": self.max_steps, "solve": self.solve, **kwargs}
         env = GeneratorEnv(self.play, self.splits[split], **settings)
         env.held_out_splits = self.held_out_splits  # type: ignore[misc]
         env._made_with = (self, (), kwargs)
@@ -276,103 +213,72 @@ def registered_factory(id: str, module: str) -> GeneratorEnvFactory:
     return factory
 
 
-_OWN_OPTIONS = ("tasks", "max_steps", "solve", "description", "replace")
-"""options of ``register_text_env`` itself"""
-
-
 def checked_entry_point(
     id: Any, entry_point: Any, options: Mapping[str, Any], kwargs: Mapping[str, Any]
 ) -> tuple[str | Callable[..., Any], dict[str, Any]]:
     """The callable by which Gymnasium makes the environment, and its arguments."""
     try:
-        _check_id(id)
-        if isinstance(entry_point, str):
-            return _check_string(entry_point), _of_class(options, kwargs)
-        if isinstance(entry_point, type):
-            return _checked_class(entry_point, options, kwargs)
-        return _factory(id, entry_point, options, kwargs)
+        match = ENV_ID_RE.fullmatch(id) if isinstance(id, str) else None
+        if match is None or (match["version"] is None and "-v" in id):
+            raise EnvDefinitionError(
+                f"the id is {found(id)}; expected namespace/Name-vN, such as 'me/Maze-v0'.", "id"
+            )
+        if isinstance(entry_point, str | type):
+            return entry_point, _checked_class(entry_point, options, kwargs)
+        _check_names(kwargs, [*parameters_in(GeneratorEnv)][1:], "register_text_env")
+        return GeneratorEnvFactory(id, entry_point, **{"tasks": None, **options}), dict(kwargs)
     except EnvDefinitionError as error:
         error.owner = error.owner or str(id)
         raise
 
 
-def _check_id(id: Any) -> None:
-    match = ENV_ID_RE.fullmatch(id) if isinstance(id, str) else None
-    if match is None or (match["version"] is None and "-v" in id):
-        raise EnvDefinitionError(
-            f"the id is {found(id)}; expected namespace/Name-vN, such as 'me/Maze-v0'.", "id"
-        )
-
-
-def _check_string(entry_point: str) -> str:
-    module, sign, name = entry_point.partition(":")
-    if not (sign and all(map(str.isidentifier, module.split("."))) and name.isidentifier()):
-        raise EnvDefinitionError(
-            f"the entry point is {entry_point!r}; expected 'module:Class', such as 'me.maze:MazeEnv'.",
-            "entry_point",
-        )
-    return entry_point
-
-
-def _of_class(options: Mapping[str, Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    for name in ("tasks", "solve"):
+def _checked_class(
+    entry_point: str | type, options: Mapping[str, Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The arguments of a class, or of the class that a string names."""
+    for name, instead in {
+        "tasks": "its tasks from super().__init__",
+        "solve": "a method reference_solution",
+    }.items():
         if name in options:
             raise EnvDefinitionError(
                 f"{name} is an option of generator functions; expected none for a class, which has "
-                + (
-                    "its tasks from super().__init__."
-                    if name == "tasks"
-                    else "a method reference_solution."
-                ),
+                f"{instead}.",
                 name,
             )
-    budget = {name: options[name] for name in ("max_steps",) if name in options}
-    if budget:
-        check_max_steps(budget["max_steps"])
-    return {**kwargs, **budget}
-
-
-def _checked_class(
-    cls: type, options: Mapping[str, Any], kwargs: Mapping[str, Any]
-) -> tuple[type, dict[str, Any]]:
-    if not issubclass(cls, TextEnv):
+    if "max_steps" in options:
+        check_max_steps(options["max_steps"])
+    arguments = {**kwargs, **options}
+    if isinstance(entry_point, str):
+        module, sign, name = entry_point.partition(":")
+        if not (sign and all(map(str.isidentifier, module.split("."))) and name.isidentifier()):
+            raise EnvDefinitionError(
+                f"the entry point is {entry_point!r}; expected 'module:Class', such as "
+                "'me.maze:MazeEnv'.",
+                "entry_point",
+            )
+        return arguments
+    cls = entry_point.__name__
+    if not issubclass(entry_point, TextEnv):
         raise EnvDefinitionError(
-            f"{cls.__name__} is no subclass of TextEnv; expected one, or a generator function.",
+            f"{cls} is no subclass of TextEnv; expected one, or a generator function.",
             "entry_point",
         )
-    lacking = sorted(getattr(cls, "__abstractmethods__", ()))
+    lacking = sorted(getattr(entry_point, "__abstractmethods__", ()))
     if lacking:
         raise EnvDefinitionError(
-            f"{cls.__name__} lacks {' and '.join(lacking)}; expected a class that implements both "
-            "_start and _act.",
+            f"{cls} lacks {' and '.join(lacking)}; expected a class that implements both _start and "
+            "_act.",
             "entry_point",
         )
-    arguments = _of_class(options, kwargs)
-    parameters = parameters_in(cls)
+    parameters = parameters_in(entry_point)
     if not takes_any(parameters):
-        _check_names(arguments, parameters, f"{cls.__name__}.__init__", ("description", "replace"))
-    return cls, arguments
+        _check_names(arguments, parameters, f"{cls}.__init__")
+    return arguments
 
 
-def _factory(
-    id: str, function: Any, options: Mapping[str, Any], kwargs: Mapping[str, Any]
-) -> tuple[GeneratorEnvFactory, dict[str, Any]]:
-    if isinstance(function, TextEnv):
-        raise EnvDefinitionError(
-            f"the entry point is {found(function)}; expected the class itself, not an environment "
-            "that was made of it.",
-            "entry_point",
-        )
-    accepted = [name for name in parameters_in(GeneratorEnv) if name != "play"]
-    _check_names(kwargs, accepted, "register_text_env", _OWN_OPTIONS)
-    given = {"tasks": None, **options}
-    return GeneratorEnvFactory(id, function, **given), dict(kwargs)
-
-
-def _check_names(
-    given: Iterable[str], accepted: Iterable[str], whose: str, more: Iterable[str]
-) -> None:
-    known = list(dict.fromkeys([*accepted, *more]))
+def _check_names(given: Iterable[str], accepted: Iterable[str], whose: str) -> None:
+    known = list(dict.fromkeys([*accepted, "description", "replace"]))
     for name in given:
         if name not in known:
             raise EnvDefinitionError(

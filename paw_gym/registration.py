@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 PLUGIN_GROUP = "paw_gym.envs"
@@ -233,32 +232,15 @@ def text_env_spec(id: str) -> TextEnvSpec:
     from paw_gym.internals.naming import did_you_mean, similar
 
     if id not in _REGISTERED:
-        hint, known = _not_installed(id), text_env_ids()
-        if not hint:
-            hint = f"{did_you_mean(id, known)} `paw envs` describes them."
-            own = "/" in id and not similar(id, known)
-            hint += f" One that a Python module of yours registers is MODULE:{id}." if own else ""
+        known = text_env_ids()
+        hint = f"{did_you_mean(id, known)} `paw envs` describes them."
+        if "/" in id and not similar(id, known):
+            hint += (
+                f" One that a Python module of yours registers is MODULE:{id}; one of a package has to be "
+                "installed (pip install -e FOLDER)."
+            )
         raise ValueError(f"There is no text environment {id!r}. {hint}")
     return _REGISTERED[id]
-
-
-def _not_installed(id: str) -> str:
-    """A hint for an environment whose package is here but not installed; empty if there is none."""
-    import tomllib
-
-    installed = {plugin.name for plugin in metadata.entry_points(group=PLUGIN_GROUP)}
-    for file in sorted([*Path().glob("pyproject.toml"), *Path().glob("*/pyproject.toml")]):
-        try:
-            project = tomllib.loads(file.read_text(encoding="utf-8")).get("project", {})
-            plugins = project.get("entry-points", {}).get(PLUGIN_GROUP, {})
-        except (OSError, ValueError, AttributeError):
-            continue
-        lacking = set(plugins) - installed if isinstance(plugins, dict) else set()
-        names = {name.lower() for name in lacking}
-        wanted = id.lower().partition("/")[0].replace("_", "").partition("-v")[0]
-        if wanted in {name.replace("_", "") for name in names}:
-            return f"Its package lies here and is not installed: pip install -e {file.parent}"
-    return ""
 
 
 def make_text_env(id: str, **kwargs: Any) -> Any:

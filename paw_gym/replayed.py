@@ -15,6 +15,8 @@ class ReplayedEnv(TextEnv):
     it stands if that is on the way. So the engine must depend on the task, the seed and the actions alone.
     """
 
+    seeds = 2**31
+    """number of seeds that an episode's is sampled from"""
     _opened: tuple[str, int] | None = None
     """id of the task and seed of the episode that the engine is in"""
     _applied: list[str]
@@ -29,7 +31,7 @@ class ReplayedEnv(TextEnv):
         """Takes an action in the engine. Must not raise on any string."""
 
     def _start(self, task: Task) -> Outcome:
-        self.state = {"seed": int(self.np_random.integers(2**31)), "actions": []}
+        self.state = {"seed": int(self.np_random.integers(self.seeds)), "actions": []}
         return self._reopen()
 
     def _reopen(self) -> Outcome:

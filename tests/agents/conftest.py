@@ -42,8 +42,13 @@ def _doors(task: Task, rng: Any) -> Any:
 @pytest.fixture(autouse=True)
 def doors(own_environments: None) -> None:
     """``test/Doors-v0``: no splits, listed actions, and a solver."""
-    _doors.solve = lambda task: ["look", f"open door {task.data}"]  # type: ignore[attr-defined]
-    register_text_env("test/Doors-v0", _doors, tasks=door_tasks(), max_steps=6)
+    register_text_env(
+        "test/Doors-v0",
+        _doors,
+        tasks=door_tasks(),
+        max_steps=6,
+        solve=lambda task, rng: ["look", f"open door {task.data}"],
+    )
 
 
 class Table:

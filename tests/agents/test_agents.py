@@ -394,7 +394,7 @@ def test_a_task_that_the_context_cannot_hold_fails_alone(table: Any, name: str) 
 
     words = {"fine": "Go.", "long": "Go. " * 800, "d": "Go.", "e": "Go."}
     tasks = [Task(i, text) for i, text in words.items()]
-    register_text_env("test/Walk-v0", walk, tasks=tasks, solve=lambda task: ["go", "go"])
+    register_text_env("test/Walk-v0", walk, tasks=tasks, solve=lambda *_: ["go", "go"])
     env = EnvSettings(id="test/Walk-v0")
     policy: Any = counting(written(name, lambda _: act("go")))
     if not AGENTS[name].needs_policy:

@@ -186,13 +186,10 @@ def play(task: Task, rng: Any) -> Any:
     yield Outcome("Here it ends.", reward=float(right), terminated=True, success=right)
 
 
-play.solve = lambda task: [task.data]  # type: ignore[attr-defined]
-
-
 @pytest.fixture
 def maze(own_environments: None) -> str:
     tasks = [Task(way, "Find the way.", data=way) for way in ("left", "right")]
-    register_text_env("tests/Maze-v0", play, tasks=tasks)
+    register_text_env("tests/Maze-v0", play, tasks=tasks, solve=lambda task, rng: [task.data])
     return "tests/Maze-v0"
 
 

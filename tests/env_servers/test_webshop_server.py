@@ -153,7 +153,7 @@ def test_a_server_that_is_killed_and_started_again(serve: Any) -> None:
     assert reward == 1.0
     other = gym.make("paw_gym/WebShop-v0", server=server.url, token="abc", split="test").unwrapped
     other.restore_state(state)
-    assert other.last_info["task_id"] == env.last_info["task_id"]
+    assert other.task.id == env.task.id
     assert other.step("search[mug]")[0] != observation
     env.close(), other.close()
 

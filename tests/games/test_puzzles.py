@@ -70,7 +70,7 @@ def test_a_level_that_is_lost_has_no_solution() -> None:
     env.reset(seed=0)
     rng = random.Random(0)
     while env.reference_solution():
-        _, _, terminated, truncated, _ = env.step(rng.choice(env.last_info["admissible_actions"]))
+        _, _, terminated, truncated, _ = env.step(rng.choice(env.list_actions()))
         if terminated or truncated:
             env.reset(seed=rng.randrange(100))
     with pytest.raises(StopIteration):
@@ -207,7 +207,7 @@ def test_a_lost_game_ends() -> None:
     env = Game2048Env(size=3, target=1024)
     env.reset(seed=0)
     rng = random.Random(0)
-    board, *_, info = play(env, lambda: rng.choice(env.last_info["admissible_actions"]))[-1]
+    board, *_, info = play(env, lambda: rng.choice(env.list_actions()))[-1]
     assert not info["success"] and 0 < info["score"] < 1 and "." not in board.split("\n", 1)[1]
     assert info["admissible_actions"] == [] and env.reference_solution() == []
     with pytest.raises(StopIteration):

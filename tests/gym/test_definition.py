@@ -342,7 +342,7 @@ def test_a_function_has_the_splits_that_its_tasks_are_given_in() -> None:
     assert pickle.loads(pickle.dumps(env)).tasks.ids == ["test/a"]
     assert has_splits(ID) and class_defaults(ID, {}).held_out_splits == ("valid", "test")
     with pytest.raises(
-        ValueError, match=r"tests/Bad-v0 has no split 'tset'\. Did you mean 'test'\?"
+        ValueError, match=r"Unknown split of tests/Bad-v0 'tset'\. Did you mean 'test'\?"
     ):
         make_text_env(ID, split="tset")
     del splits["valid"]

@@ -182,7 +182,7 @@ def test_what_an_expert_gives_up_is_unsolved(own_environments: None, tmp_path: P
         "test/GivingUp-v0",
         doors,
         tasks=[Task(name, "Get out.") for name in ("a", "stuck", "b", "half")],
-        solve=lambda task: plans.get(task.id, ["open", "open"]),
+        solve=lambda task, rng: plans.get(task.id, ["open", "open"]),
     )
     settings = ["env.id=test/GivingUp-v0", "evaluation.tasks=4"]
     result = played("expert", tmp_path, *settings)

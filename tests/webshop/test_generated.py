@@ -20,7 +20,7 @@ def shop(env: WebShopEnv, seed: int, slips: float = 0.0) -> float:
     shopper = env.expert()
 
     def act() -> str:
-        action, listed = shopper(), env.last_info["admissible_actions"]
+        action, listed = shopper(), env.list_actions()
         slip = [a for a in listed if a != "click[buy now]"] if rng.random() < slips else [action]
         return rng.choice(slip)
 
