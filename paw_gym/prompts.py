@@ -60,6 +60,7 @@ _REQUIRED = {
     "history_item": {"action"},
     "turn": {"observation"},
 }
+_TEMPLATES = resources.files("paw_gym") / "templates"
 _SLOT = re.compile(r"\{([a-z_]+)\}")
 _NUMBERED = re.compile(r"^(.*\S) (\d+)$")
 
@@ -101,28 +102,19 @@ class PromptTemplate:
     def __post_init__(self) -> None:
         object.__setattr__(self, "own_tags", tuple(self.own_tags))
         for text_name in SLOTS:
+            where = f"Template {self.name!r}: {text_name!r}"
             used = set(_SLOT.findall(getattr(self, text_name)))
-            self._check(text_name, used, _REQUIRED.get(text_name, set()))
+            for slot in sorted(used - SLOTS[text_name]):
+                hint = did_you_mean(slot, sorted(SLOTS[text_name]))
+                raise ValueError(f"{where} has an unknown slot {{{slot}}}. {hint}")
+            for slot in sorted(_REQUIRED.get(text_name, set()) - used):
+                raise ValueError(
+                    f"{where} lacks the required slot {{{slot}}}. Write it where its text is to appear."
+                )
         if self.admissible_format not in ("list", "grouped"):
             raise ValueError(
                 f"Template {self.name!r}: admissible_format is 'list' or 'grouped', "
                 f"got {self.admissible_format!r}."
-            )
-
-    def _check(self, text_name: str, used: set[str], required: set[str]) -> None:
-        unknown = used - SLOTS[text_name]
-        if unknown:
-            slot = sorted(unknown)[0]
-            raise ValueError(
-                f"Template {self.name!r}: {text_name!r} has an unknown slot {{{slot}}}. "
-                + did_you_mean(slot, sorted(SLOTS[text_name]))
-            )
-        missing = required - used
-        if missing:
-            slots = ", ".join(f"{{{slot}}}" for slot in sorted(missing))
-            raise ValueError(
-                f"Template {self.name!r}: {text_name!r} lacks the required slot {slots}. "
-                "Write it where its text is to appear."
             )
 
     @classmethod
@@ -139,8 +131,7 @@ class PromptTemplate:
                 raise ValueError(f"There is no template file {str(path)[:200]!r}.")
             text = file.read_text(encoding="utf-8")
         elif str(path) in builtin_templates():
-            folder = resources.files("paw_gym") / "templates"
-            text = (folder / f"{path}.toml").read_text(encoding="utf-8")
+            text = (_TEMPLATES / f"{path}.toml").read_text(encoding="utf-8")
         else:
             raise ValueError(
                 f"There is no prompt template {str(name_or_path)[:200]!r}. "
@@ -217,13 +208,7 @@ class PromptTemplate:
         self, instruction: str, observation: str, admissible: Sequence[str] | None
     ) -> str:
         """The prompt before the first action, in both modes."""
-        return fill(
-            self.first,
-            ask=self.ask,
-            instruction=instruction,
-            observation=observation,
-            **self._listed(admissible),
-        )
+        return self._fill(self.first, admissible, instruction=instruction, observation=observation)
 
     def render_step(
         self,
@@ -244,18 +229,17 @@ class PromptTemplate:
         items = [
             fill(
                 self.history_item,
-                observation=opening if start + i == 0 and opening is not None else item.observation,
+                observation=opening if number == 1 and opening is not None else item.observation,
                 action=item.action,
-                number=str(start + i + 1),
+                number=str(number),
             )
-            for i, item in enumerate(history[start:])
+            for number, item in enumerate(history[start:], start=start + 1)
         ]
-        return fill(
+        return self._fill(
             self.step,
-            ask=self.ask,
+            admissible,
             instruction=instruction,
             observation=observation,
-            **self._listed(admissible),
             history="\n".join(items),
             history_length=str(shown),
             step_count=str(len(history)),
@@ -266,39 +250,26 @@ class PromptTemplate:
         self, instruction: str, observation: str, admissible: Sequence[str] | None, step: int
     ) -> str:
         """The message after an action, conversation mode; ``step`` counts from 0."""
-        return fill(
-            self.turn,
-            ask=self.ask,
-            instruction=instruction,
-            observation=observation,
-            **self._listed(admissible),
-            current_step=str(step + 1),
-        )
+        texts = {"instruction": instruction, "observation": observation}
+        return self._fill(self.turn, admissible, **texts, current_step=str(step + 1))
 
     def turn_span(
         self, instruction: str, observation: str, admissible: Sequence[str] | None, step: int
     ) -> tuple[int, int]:
         """The place of the observation in ``render_turn``'s text: [start, end) in characters."""
         head = self.turn[: self.turn.index("{observation}")]
-        filled = fill(
-            head,
-            ask=self.ask,
-            instruction=instruction,
-            **self._listed(admissible),
-            current_step=str(step + 1),
-        )
+        texts = {"instruction": instruction, "current_step": str(step + 1)}
+        filled = self._fill(head, admissible, **texts)
         return len(filled), len(filled) + len(observation)
 
-    def _listed(self, actions: Sequence[str] | None) -> dict[str, str]:
-        """The slots for the admissible actions."""
+    def _fill(self, text: str, actions: Sequence[str] | None, **values: str) -> str:
+        """Fills a text's slots, also those for the admissible actions and for how to answer."""
         if actions is None:
-            return {"admissible_actions": "", "actions": ""}
-        lines = list(actions) if self.admissible_format == "list" else group_numbered(actions)
+            return fill(text, ask=self.ask, admissible_actions="", actions="", **values)
+        lines = actions if self.admissible_format == "list" else group_numbered(actions)
         listed = "\n".join(lines)
-        return {
-            "admissible_actions": listed,
-            "actions": fill(self.actions, admissible_actions=listed),
-        }
+        shown = fill(self.actions, admissible_actions=listed)
+        return fill(text, ask=self.ask, admissible_actions=listed, actions=shown, **values)
 
 
 def fill(text: str, **values: str) -> str:
@@ -329,7 +300,4 @@ def group_numbered(actions: Sequence[str]) -> list[str]:
 
 def builtin_templates() -> list[str]:
     """Names of the templates that come with the package."""
-    folder = resources.files("paw_gym") / "templates"
-    return sorted(
-        p.name.removesuffix(".toml") for p in folder.iterdir() if p.name.endswith(".toml")
-    )
+    return sorted(Path(p.name).stem for p in _TEMPLATES.iterdir())

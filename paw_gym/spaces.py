@@ -61,61 +61,34 @@ _MOST_BYTES = 4
 """most bytes of a character in UTF-8"""
 
 
-class TextMemory:
-    """Shared memory for one text of each environment; it is pickled by its name."""
+class SharedTexts(Sequence[str]):
+    """The present texts of all environments, in shared memory; a deep copy is a tuple of them."""
 
     def __init__(self, space: UnicodeText, count: int) -> None:
+        self._count = count
         self.slot = _LENGTH.size + _MOST_BYTES * space.max_length
         self.block = SharedMemory(create=True, size=count * self.slot)
         weakref.finalize(self, _release, self.block, os.getpid())
 
-    @property
-    def _buffer(self) -> memoryview:
-        buffer = self.block.buf
-        assert buffer is not None  # it is until the block is closed
-        return buffer
-
     def write(self, index: int, text: str) -> None:
         """Puts an environment's text in its place."""
         data = text.encode("utf-8", "surrogatepass")
-        begin = index * self.slot
-        buffer = self._buffer
-        _LENGTH.pack_into(buffer, begin, len(data))
-        begin += _LENGTH.size
+        buffer: Any = self.block.buf
+        _LENGTH.pack_into(buffer, index * self.slot, len(data))
+        begin = index * self.slot + _LENGTH.size
         buffer[begin : begin + len(data)] = data
-
-    def read(self, index: int) -> str:
-        """The text in an environment's place; empty before the first."""
-        begin = index * self.slot
-        buffer = self._buffer
-        (length,) = _LENGTH.unpack_from(buffer, begin)
-        begin += _LENGTH.size
-        return bytes(buffer[begin : begin + length]).decode("utf-8", "surrogatepass")
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"slot": self.slot, "block": self.block}
-
-
-def _release(block: SharedMemory, process: int) -> None:
-    block.close()
-    if os.getpid() == process:  # the processes of the environments only borrow it
-        block.unlink()
-
-
-class TextsView(Sequence[str]):
-    """The present texts of all environments; a deep copy is a tuple of them."""
-
-    def __init__(self, memory: TextMemory, count: int) -> None:
-        self._memory = memory
-        self._count = count
 
     def __len__(self) -> int:
         return self._count
 
     def __getitem__(self, index: int | slice) -> Any:
-        if isinstance(index, slice):
-            return tuple(self._memory.read(i) for i in range(self._count)[index])
-        return self._memory.read(range(self._count)[index])
+        chosen = range(self._count)[index]
+        if isinstance(chosen, range):
+            return tuple(self[i] for i in chosen)
+        buffer: Any = self.block.buf
+        (length,) = _LENGTH.unpack_from(buffer, chosen * self.slot)
+        begin = chosen * self.slot + _LENGTH.size
+        return bytes(buffer[begin : begin + length]).decode("utf-8", "surrogatepass")
 
     def __deepcopy__(self, memo: Any) -> tuple[str, ...]:
         return tuple(self)
@@ -124,16 +97,22 @@ class TextsView(Sequence[str]):
         return repr(tuple(self))
 
 
+def _release(block: SharedMemory, process: int) -> None:
+    block.close()
+    if os.getpid() == process:  # the processes of the environments only borrow it
+        block.unlink()
+
+
 @create_shared_memory.register(UnicodeText)
-def _create(space: UnicodeText, n: int = 1, ctx: Any = None) -> TextMemory:
-    return TextMemory(space, n)
+def _create(space: UnicodeText, n: int = 1, ctx: Any = None) -> SharedTexts:
+    return SharedTexts(space, n)
 
 
 @read_from_shared_memory.register(UnicodeText)
-def _read(space: UnicodeText, shared_memory: TextMemory, n: int = 1) -> TextsView:
-    return TextsView(shared_memory, n)
+def _read(space: UnicodeText, shared_memory: SharedTexts, n: int = 1) -> SharedTexts:
+    return shared_memory
 
 
 @write_to_shared_memory.register(UnicodeText)
-def _write(space: UnicodeText, index: int, values: str, shared_memory: TextMemory) -> None:
+def _write(space: UnicodeText, index: int, values: str, shared_memory: SharedTexts) -> None:
     shared_memory.write(index, values)

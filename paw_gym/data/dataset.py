@@ -49,17 +49,16 @@ class Manifest:
         return replace(self, files=files)
 
 
+_MANIFESTS = resources.files("paw_gym.data") / "manifests"
+
+
 def dataset_names() -> list[str]:
-    folder = resources.files("paw_gym.data") / "manifests"
-    return sorted(
-        p.name.removesuffix(".toml") for p in folder.iterdir() if p.name.endswith(".toml")
-    )
+    return sorted(Path(p.name).stem for p in _MANIFESTS.iterdir())
 
 
 def load_manifest(name: str) -> Manifest:
     require_choice("data set", name, dataset_names())
-    source = resources.files("paw_gym.data") / "manifests" / f"{name}.toml"
-    data = tomllib.loads(source.read_text(encoding="utf-8"))
+    data = tomllib.loads((_MANIFESTS / f"{name}.toml").read_text(encoding="utf-8"))
     data["files"] = tuple(DataFile(**f | {"urls": tuple(f["urls"])}) for f in data["files"])
     return Manifest(name, **data)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sysconfig
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from numbers import Real
@@ -31,7 +32,10 @@ INFO_KEYS = (
 _RESERVED = frozenset({*INFO_KEYS, "transition", "episode_id", "messages"})
 """keys of ``info`` that the core and ``AgentInterface`` write"""
 
-_ID_HINT = "expected a non-empty str of printable characters, such as 'easy/3'"
+_ID_HINT = (
+    "expected a non-empty str of printable characters, without white space at its ends and no path that "
+    "leads out of a folder ('/' first, or '..'), such as 'easy/3'"
+)
 
 
 class EnvDefinitionError(ValueError):
@@ -173,57 +177,44 @@ def check_task(task: Task, where: str) -> None:
             f"{where} is {found(task)}; expected a Task, such as Task('easy/3', 'Find the key.').",
             "Task",
         )
-    if not _is_good_id(task.id):
-        raise EnvDefinitionError(_about_id(task.id, f"{where}: the id"), "Task.id")
+    _check_id(task.id, f"{where}: the id")
     _check_fields(task, _TASK, f"{where} ({task.id!r}): its", "Task")
 
 
 def check_task_ids(ids: Sequence[str]) -> None:
     """Raises ``EnvDefinitionError`` unless the ids can name tasks: good names, each for one task."""
     for number, task_id in enumerate(ids):
-        if not _is_good_id(task_id):
-            raise EnvDefinitionError(_about_id(task_id, f"task id {number}"), "Task.id")
-    if len(set(ids)) == len(ids):
-        return
-    first: dict[str, int] = {}
-    for number, task_id in enumerate(ids):
-        if first.setdefault(task_id, number) != number:
-            raise EnvDefinitionError(
-                f"Task ids must be unique: tasks {first[task_id]} and {number} are both {task_id!r}; "
-                "expected an id of its own for each.",
-                "Task.id",
-            )
+        _check_id(task_id, f"task id {number}")
+    if len(set(ids)) < len(ids):
+        twice = next(task_id for task_id, count in Counter(ids).items() if count > 1)
+        first, second, *_ = (number for number, task_id in enumerate(ids) if task_id == twice)
+        raise EnvDefinitionError(
+            f"Task ids must be unique: tasks {first} and {second} are both {twice!r}; expected an id of "
+            "its own for each.",
+            "Task.id",
+        )
 
 
-def _is_good_id(task_id: object) -> bool:
-    """Says if it is printable and stays inside a folder: ids become parts of file names and of addresses."""
-    return (
+def _check_id(task_id: object, what: str) -> None:
+    """Raises ``EnvDefinitionError`` unless an id can be part of file names and of addresses."""
+    if not (
         isinstance(task_id, str)
-        and bool(task_id)
+        and task_id
         and task_id.isprintable()
         and task_id == task_id.strip()
         and task_id[0] != "/"
         and not (".." in task_id and ".." in task_id.split("/"))
-    )
-
-
-def _about_id(task_id: object, what: str) -> str:
-    if isinstance(task_id, str) and task_id.isprintable() and task_id.strip():
-        reason = "expected no white space at its ends"
-        if task_id == task_id.strip():
-            reason = "expected a name, no path that leads out of a folder ('/' first, or '..')"
-        return f"{what} is {task_id!r:.60}; {reason}."
-    return f"{what} is {found(task_id)}; {_ID_HINT}."
+    ):
+        raise EnvDefinitionError(f"{what} is {found(task_id)}; {_ID_HINT}.", "Task.id")
 
 
 def check_max_steps(max_steps: object) -> None:
     """Raises ``EnvDefinitionError`` unless it is a step budget."""
-    if isinstance(max_steps, bool) or not isinstance(max_steps, int | np.integer):
+    whole = isinstance(max_steps, int | np.integer) and not isinstance(max_steps, bool)
+    if not whole or max_steps < 1:  # type: ignore[operator]
         raise EnvDefinitionError(
             f"max_steps is {found(max_steps)}; expected an int of at least 1.", "max_steps"
         )
-    if max_steps < 1:
-        raise EnvDefinitionError(f"max_steps must be at least 1, got {max_steps}.", "max_steps")
 
 
 def listed_tasks(tasks: Any, where: str = "tasks") -> list[Any]:
