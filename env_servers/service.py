@@ -17,7 +17,7 @@ import uvicorn
 
 from env_servers.connections import MAX_HEAD, HttpConnection
 from env_servers.gate import App
-from paw_gym.internals.cache import kept, kept_path
+from paw_gym.internals.files import kept, kept_path
 
 LAST_SECONDS = 30.0
 """how long what is being answered may take when a service is stopped"""

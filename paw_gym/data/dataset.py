@@ -15,8 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from paw_gym.data.fetch import DataFile, DownloadError, Progress, fetch
-from paw_gym.internals.cache import cache_dir
-from paw_gym.internals.files import new_folder, sha256_of, user_path, write_json
+from paw_gym.internals.files import cache_dir, new_folder, sha256_of, user_path, write_json
 from paw_gym.internals.locks import only_process
 from paw_gym.internals.naming import require_choice
 

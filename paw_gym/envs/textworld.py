@@ -22,8 +22,7 @@ from typing import Any
 
 from paw_gym.core import AgentDefaults, Outcome, Task, TaskSet
 from paw_gym.generated import sampled_tasks, shared_sets, taking_turns, values_of
-from paw_gym.internals.cache import private_folder
-from paw_gym.internals.files import new_folder
+from paw_gym.internals.files import new_folder, private_folder
 from paw_gym.internals.naming import require_choice
 from paw_gym.replayed import ReplayedEnv
 

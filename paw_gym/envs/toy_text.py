@@ -6,10 +6,11 @@ environments, and the rules of its card game.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
@@ -23,7 +24,6 @@ from gymnasium.envs.toy_text.taxi import MAP, TaxiEnv
 from paw_gym.core import AgentDefaults, Outcome, Task, TaskSet, TextEnv, split_of_key
 from paw_gym.generated import SPLITS, TASKS, require_count, require_in, shared_sets
 from paw_gym.internals.naming import require_choice
-from paw_gym.internals.tabular import Table, TransitionTable
 
 GAMES = ("frozen_lake", "taxi", "cliff_walking", "blackjack")
 SIZES = range(4, 11)
@@ -31,6 +31,8 @@ GENERATOR = 1
 """raised when other tasks come from the same arguments"""
 _FROZEN = 0.8
 """share of a lake that is frozen, as in Gymnasium's random maps"""
+_DISCOUNT = 0.99
+"""factor for a success that comes a step later"""
 _DECK = 48
 """cards; more than both sides can draw"""
 _PLACES = ("R", "G", "Y", "B")
@@ -85,7 +87,8 @@ class TabularGame(Game):
 
     instruction: str
     actions: Sequence[str]
-    table: Table
+    table: Mapping[int, Mapping[int, Sequence[tuple[float, int, float, bool]]]]
+    """by state and action: (probability, next state, reward, whether the episode ends)"""
 
     @abstractmethod
     def event(self, before: int, action: str, after: int, reward: float) -> str:
@@ -95,30 +98,76 @@ class TabularGame(Game):
         """True if an episode that ends in this state has failed."""
         return False
 
-    @cached_property
-    def model(self) -> TransitionTable:
-        """The table; what counts is success."""
-        return TransitionTable(self.table, self._won)
-
-    def _won(self, state: int, reward: float, over: bool) -> bool:
-        return over and not self.lost(state)
+    def _won(self, after: int, over: bool) -> bool:
+        return over and not self.lost(after)
 
     def useful(self, state: int) -> list[str]:
-        return [self.actions[number] for number in self.model.useful(state)]
+        return [self.actions[number] for number in self._useful(state)]
+
+    def _useful(self, state: int) -> list[int]:
+        return [
+            number
+            for number, outcomes in self.table[state].items()
+            if any(after != state or over for _, after, _, over in outcomes)
+        ]
 
     def step(self, state: int, action: str, rng: np.random.Generator) -> Step:
         """Samples one number, whatever the action."""
         number = self.actions.index(action)
-        after, reward, over = self.model.sample(state, number, float(rng.random()))
+        after, reward, over = self._sample(state, number, float(rng.random()))
         event = self.event(state, action, after, reward)
-        return Step(after, event, reward, over, self._won(after, reward, over))
+        return Step(after, event, reward, over, self._won(after, over))
+
+    def _sample(self, state: int, number: int, uniform: float) -> tuple[int, float, bool]:
+        """(next state, reward, whether the episode ends), for a number from [0, 1).
+
+        As in Gymnasium, the first outcome at which the summed probability is above the number.
+        """
+        outcomes = self.table[state][number]
+        bounds = np.cumsum([probability for probability, *_ in outcomes])
+        _, after, reward, over = outcomes[int(np.argmax(bounds > uniform))]
+        return int(after), float(reward), bool(over)
 
     def solution(self, state: int, rng: np.random.Generator, budget: int) -> list[str]:
-        return [self.actions[n] for n in self.model.foreseen(state, rng, budget, self._won)]
+        ahead = copy.deepcopy(rng)
+        layer: dict[int, list[str]] = {state: []}
+        for _ in range(budget):
+            uniform = float(ahead.random())
+            following: dict[int, list[str]] = {}
+            for now, path in layer.items():
+                for number in self._useful(now):
+                    after, _, over = self._sample(now, number, uniform)
+                    taken = [*path, self.actions[number]]
+                    if self._won(after, over):
+                        return taken
+                    if not over:
+                        following.setdefault(after, taken)
+            layer = following
+        return []
 
     def advice(self, state: int) -> str:
         """The action with the greatest probability of success, discounted by its steps."""
-        return self.actions[self.model.best(state)]
+        choices = self._useful(state) or list(self.table[state])
+        return self.actions[max(choices, key=lambda n: self._value(state, n, self._values))]
+
+    @cached_property
+    def _values(self) -> list[float]:
+        """For each state, the discounted probability of success by the best actions (value iteration)."""
+        values, change = [0.0] * len(self.table), 1.0
+        while change > 1e-6:
+            new = [
+                max(self._value(s, n, values) for n in self.table[s]) for s in range(len(values))
+            ]
+            change = max(abs(a - b) for a, b in zip(values, new, strict=True))
+            values = new
+        return values
+
+    def _value(self, state: int, number: int, values: Sequence[float]) -> float:
+        total = 0.0
+        for probability, after, _, over in self.table[state][number]:
+            later = 0.0 if over else _DISCOUNT * values[after]
+            total += probability * (self._won(after, over) + later)
+        return total
 
 
 @dataclass(eq=False)

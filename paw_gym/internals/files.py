@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all; data files that are not what their names say."""
+"""Files that appear whole or not at all, data files that are not what they seem, and the user's cache."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ import lzma
 import math
 import os
 import shutil
+import sys
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
+from urllib.parse import urlsplit
 
 
 def sha256_of(path: Path) -> str:
@@ -233,3 +235,67 @@ def _finds_disk_full(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
+
+
+# --- this user's cache ---------------------------------------------------------------------------------
+
+
+def cache_dir() -> Path:
+    """``$PAW_CACHE_DIR``, or ``paw-gym`` in the user's cache folder. It need not exist yet."""
+    chosen = os.environ.get("PAW_CACHE_DIR")
+    if chosen:
+        return user_path(chosen)
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA", "~/AppData/Local")
+    elif sys.platform == "darwin":
+        base = "~/Library/Caches"
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return user_path(base) / "paw-gym"
+
+
+def private_folder(name: str) -> Path:
+    """A folder in ``cache_dir()`` that this user alone can enter, made if that is possible."""
+    folder = cache_dir() / name
+    with suppress(OSError):  # a later write to it reports this; what is there can be read
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.mkdir(exist_ok=True)
+        folder.chmod(0o700)
+    return folder
+
+
+def private_file(path: Path) -> Path:
+    """Makes a file that this user alone can read, or restricts an existing file in this way."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
+    try:
+        path.chmod(0o600)
+    finally:
+        os.close(descriptor)
+    return path
+
+
+def kept_path(url: str, suffix: str = "token") -> Path:
+    """The file that keeps something of the server at an address, for as long as it runs."""
+    parts = urlsplit(url)
+    return private_folder("servers") / f"{parts.hostname}-{parts.port}.{suffix}".replace(":", "_")
+
+
+def own_token(url: str) -> str | None:
+    """The token of this user's server at exactly this address; ``None``: there is none.
+
+    ``localhost`` is not ``127.0.0.1``: somebody else may listen at another address of ``localhost``.
+    """
+    try:
+        return kept_path(url).read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return None
+
+
+@contextmanager
+def kept(path: Path, text: str) -> Iterator[None]:
+    """Keeps a text where this user alone can read it, until the block ends."""
+    private_file(path).write_text(text, encoding="utf-8")
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)

@@ -14,7 +14,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from paw_gym.core import AgentDefaults, Task, TaskSet, TextEnv
-from paw_gym.internals.cache import own_token
+from paw_gym.internals.files import own_token
 from paw_gym.internals.http import BUSY, HttpError, JsonClient
 from paw_gym.internals.naming import UnknownTaskError
 from paw_gym.prompts import PromptTemplate, builtin_templates

@@ -18,8 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from paw_gym.internals.cache import private_folder
-from paw_gym.internals.files import file_version, new_file, packed_by, require_data, user_path
+from paw_gym.internals.files import (
+    file_version,
+    new_file,
+    packed_by,
+    private_folder,
+    require_data,
+    user_path,
+)
 from paw_gym.retrieval.base import CheckedRetriever, Contexts, Hit, Passage, settings_digest
 
 _log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from paw_gym.internals.cache import own_token
+from paw_gym.internals.files import own_token
 from paw_gym.internals.http import HttpError, JsonClient
 from paw_gym.retrieval.base import (
     CheckedRetriever,

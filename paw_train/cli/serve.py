@@ -343,7 +343,7 @@ def open_when_ready(address: str, link: str) -> None:
     import webbrowser
     from html import escape
 
-    from paw_gym.internals.cache import kept, kept_path
+    from paw_gym.internals.files import kept, kept_path
 
     screen = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     if sys.platform == "linux" and not screen:

@@ -18,7 +18,7 @@ from servers import free_port, wait_until
 
 from env_servers import service
 from env_servers.service import ServiceSettings, address_of, bound_sockets
-from paw_gym.internals.cache import own_token
+from paw_gym.internals.files import own_token
 
 
 def test_only_this_machine_without_a_token() -> None:

@@ -13,7 +13,7 @@ import pytest
 from servers import status_of
 
 from paw_gym import make_remote
-from paw_gym.internals.cache import kept, kept_path, own_token
+from paw_gym.internals.files import kept, kept_path, own_token
 from paw_gym.remote import ServerUnavailableError, SessionLostError
 from paw_gym.retrieval import RetrieverError, make_retriever
 from paw_train.cli import serve as commands

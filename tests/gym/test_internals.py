@@ -20,13 +20,14 @@ from programs import install
 from rich.text import Text
 
 from paw_gym.internals import locks
-from paw_gym.internals.cache import private_file, private_folder
 from paw_gym.internals.files import (
     append_jsonl,
     file_version,
     naming_full_disk,
     new_folder,
     open_text,
+    private_file,
+    private_folder,
     write_json,
     write_text,
 )

@@ -24,8 +24,7 @@ from paw_gym.envs.alfworld.native.problem import (
     parse_problem,
 )
 from paw_gym.envs.alfworld.native.rules import task_text
-from paw_gym.internals.cache import private_folder
-from paw_gym.internals.files import file_version, imposture, user_path, write_text
+from paw_gym.internals.files import file_version, imposture, private_folder, user_path, write_text
 from paw_gym.internals.naming import did_you_mean
 
 GAME_FILE = "game.tw-pddl"

@@ -26,8 +26,7 @@ from paw_gym.envs.webshop.catalogue import (
     text,
     texts,
 )
-from paw_gym.internals.cache import cache_dir, private_folder
-from paw_gym.internals.files import DAMAGED, file_version, open_text
+from paw_gym.internals.files import DAMAGED, cache_dir, file_version, open_text, private_folder
 
 NO_ATTRIBUTES = ("DUMMY_ATTR",)
 """of a product that the attribute file lacks, as in the original; they take part in fuzzy matching"""

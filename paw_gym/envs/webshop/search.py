@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from paw_gym.envs.webshop.catalogue import Catalogue
 from paw_gym.envs.webshop.shop import K1, B, SearchEngine
-from paw_gym.internals.cache import private_folder
+from paw_gym.internals.files import private_folder
 from paw_gym.internals.printable import encodable
 from paw_gym.retrieval.analysis import analyze
 from paw_gym.retrieval.bm25 import BM25Scorer

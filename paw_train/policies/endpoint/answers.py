@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paw_gym.internals.cache import private_file
+from paw_gym.internals.files import private_file
 from paw_gym.internals.replies import (
     MalformedAnswer,
     answers,

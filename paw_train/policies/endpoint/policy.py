@@ -467,7 +467,7 @@ def _cache_of(settings: EndpointSettings) -> AnswerCache | None:
     if settings.cache is None:
         return None
     if settings.cache == "auto":
-        from paw_gym.internals.cache import private_folder
+        from paw_gym.internals.files import private_folder
 
         return AnswerCache(private_folder("endpoint") / "answers.sqlite")
     return AnswerCache(user_path(settings.cache))

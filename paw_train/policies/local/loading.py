@@ -22,8 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-from paw_gym.internals.cache import private_folder
-from paw_gym.internals.files import imposture, sha256_of, user_path
+from paw_gym.internals.files import imposture, private_folder, sha256_of, user_path
 from paw_gym.internals.naming import require_choice
 
 _LOG = logging.getLogger(__name__)
