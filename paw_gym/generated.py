@@ -193,9 +193,6 @@ def require_count(name: str, value: int | None) -> None:
 
 def require_in(name: str, value: int, valid: range) -> None:
     """Raises ``ValueError`` if an argument is not a whole number, or is outside its range."""
-    if not is_whole(value):
-        raise ValueError(
-            f"{name} is a whole number, {valid.start} to {valid.stop - 1}, got {value!r}."
-        )
-    if value not in valid:
-        raise ValueError(f"{name} is {valid.start} to {valid.stop - 1}, got {value!r}.")
+    kind = "" if is_whole(value) else "a whole number, "
+    if kind or value not in valid:
+        raise ValueError(f"{name} is {kind}{valid.start} to {valid.stop - 1}, got {value!r}.")

@@ -26,8 +26,9 @@ def registered_id(name: str) -> str:
     before = set(registry)
     import_named(module)
     if env_id not in registry:
-        own = [i for i in registry if i not in before]
-        hint = did_you_mean(env_id, own or _namespaced(env_id, registry))
+        # of those that it has registered, or of all; Gymnasium's own have no namespace
+        known = [i for i in registry if i not in before] or [i for i in registry if "/" in i]
+        hint = did_you_mean(env_id, known)
         raise ValueError(f"The module {module!r} registers no environment {env_id!r}. {hint}")
     return env_id
 
@@ -55,13 +56,6 @@ def import_named(module: str) -> Any:
         ) from error
 
 
-def _namespaced(env_id: str, ids: Iterable[str]) -> list[str]:
-    """The ids of the same namespace; if it has none, those of all. Gymnasium's own ids have no namespace."""
-    known = [i for i in ids if "/" in i]
-    same = [i for i in known if i.partition("/")[0] == env_id.partition("/")[0]]
-    return same or known
-
-
 def creator_of(name: str) -> Callable[..., Any] | None:
     """The class or function that makes an environment; ``None``: there is none with that id."""
     from gymnasium.envs.registration import load_env_creator, registry
@@ -74,25 +68,19 @@ def creator_of(name: str) -> Callable[..., Any] | None:
 
 
 def parameters_of(name: str) -> Mapping[str, inspect.Parameter] | None:
-    """The keyword arguments of an environment; ``None`` if they cannot be known.
+    """The keyword arguments of an environment.
 
-    That is an unknown id, or a constructor that takes ``**kwargs``.
+    ``None`` if they cannot be known: an unknown id, or a constructor that takes ``**kwargs``.
     """
     creator = creator_of(name)
-    if creator is None:
-        return None
-    found = parameters_in(creator)
-    return None if takes_any(found) else found
+    found = {} if creator is None else parameters_in(creator)
+    return None if creator is None or takes_any(found) else found
 
 
 def defaults_of(name: str) -> dict[str, Any]:
     """The defaults of an environment's arguments, where they have one and it can be known."""
-    without = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-    return {
-        key: p.default
-        for key, p in (parameters_of(name) or {}).items()
-        if p.default is not inspect.Parameter.empty and p.kind not in without
-    }
+    parameters = (parameters_of(name) or {}).items()
+    return {k: p.default for k, p in parameters if p.default is not p.empty}
 
 
 def names_another(name: str, kwargs: Mapping[str, Any]) -> bool:
@@ -127,7 +115,7 @@ def parameters_in(creator: Any) -> dict[str, inspect.Parameter]:
 
 def takes_any(parameters: Mapping[str, inspect.Parameter]) -> bool:
     """True if there is a ``**kwargs`` among them."""
-    return any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    return any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
 def check_arguments(name: str, arguments: Iterable[str], where: str = "") -> None:
@@ -153,11 +141,12 @@ def check_required(env_id: str, arguments: Iterable[str]) -> None:
     if creator is None:
         return
     given = {*arguments, *registry[env_id].kwargs}
-    of_any = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
     missing = [
         key
         for key, p in parameters_in(creator).items()
-        if p.default is inspect.Parameter.empty and p.kind not in of_any and key not in given
+        if p.default is p.empty
+        and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
+        and key not in given
     ]
     if missing:
         have = "has no default" if len(missing) == 1 else "have no defaults"

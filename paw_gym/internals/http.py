@@ -13,6 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -38,21 +39,16 @@ class HttpError(RuntimeError):
         self.status, self.detail = status, detail
 
 
+@dataclass
 class _FailedError(Exception):
     """One attempt that failed."""
 
-    def __init__(self, detail: str, status: int | None, pause: float, may_pass: bool) -> None:
-        super().__init__(detail)
-        self.detail, self.status = detail, status
-        self.pause = pause
-        """seconds that the server asks to be left alone (``Retry-After``); 0: it does not say"""
-        self.may_pass = may_pass
-        """true if another attempt may fare better"""
-
-    @property
-    def reason(self) -> str:
-        """The reason, for a message."""
-        return self.detail if self.status is None else f"status {self.status}: {self.detail}"
+    detail: str
+    status: int | None = None
+    pause: float = 0.0
+    """seconds that the server asks to be left alone (``Retry-After``); 0: it does not say"""
+    may_pass: bool = True
+    """true if another attempt may fare better"""
 
 
 class JsonClient:
@@ -135,15 +131,7 @@ class JsonClient:
         failed = 0
         while True:
             try:
-                return read(self._attempt(method, path, body))
-            except MalformedAnswer as error:
-                failed += 1
-                if failed == attempts:
-                    message = (
-                        f"{self.url}{path} was asked {failed} times without an answer: {error}."
-                    )
-                    raise HttpError(message, None, str(error)) from error
-                pause = self.backoff * 2.0 ** (failed - 1)
+                return self._attempt(method, path, body, read)
             except _FailedError as failure:
                 self._forget()
                 if failure.status in BUSY and time.monotonic() < patient_until:
@@ -155,24 +143,26 @@ class JsonClient:
                     pause = max(failure.pause, self.backoff * 2.0 ** (failed - 1))
             self._wait(min(_LONGEST_PAUSE, pause))
 
-    def _attempt(self, method: str, path: str, body: bytes | None) -> Any:
+    def _attempt(
+        self, method: str, path: str, body: bytes | None, read: Callable[[Any], Any]
+    ) -> Any:
         try:
             answer, content = self._exchange(method, self._target(path), body)
         except TimeoutError as error:
             detail = f"nothing came within {self.timeout:g} s"
-            raise _FailedError(detail, None, 0.0, self.retry_timeouts) from error
+            raise _FailedError(detail, may_pass=self.retry_timeouts) from error
         except (OSError, http.client.HTTPException) as error:
-            raise _FailedError(f"{type(error).__name__}: {error}", None, 0.0, True) from error
+            raise _FailedError(f"{type(error).__name__}: {error}") from error
         except ValueError:  # of http.client, whose text has the token
             why = "its address or the token has characters that HTTP does not allow"
-            raise _FailedError(why, None, 0.0, False) from None
+            raise _FailedError(why, may_pass=False) from None
         if answer.status >= 300:
             may_pass = answer.status in _PASSING
             raise _FailedError(_detail(content), answer.status, _pause(answer), may_pass)
-        if not content:
-            return None
         try:
-            return json.loads(content)
+            return read(json.loads(content) if content else None)
+        except MalformedAnswer as error:
+            raise _FailedError(str(error)) from error
         except (ValueError, RecursionError) as error:
             message = f"{self.url}{path} answered with something else than JSON."
             raise HttpError(message, None, message) from error
@@ -183,12 +173,15 @@ class JsonClient:
         return f"{asked or '/'}?{queries}" if queries else asked or "/"
 
     def _error(self, path: str, attempts: int, failure: _FailedError) -> HttpError:
-        if failure.status is not None and not failure.may_pass:
-            message = f"{self.url}{path} refused the request ({failure.reason})."
+        reason, status = failure.detail, failure.status
+        if status is not None:
+            reason = f"status {status}: {reason}"
+        if status is not None and not failure.may_pass:
+            message = f"{self.url}{path} refused the request ({reason})."
         else:
             times = "once" if attempts == 1 else f"{attempts} times"
-            message = f"{self.url}{path} was asked {times} and did not answer ({failure.reason})."
-        return HttpError(message, failure.status, failure.detail)
+            message = f"{self.url}{path} was asked {times} and did not answer ({reason})."
+        return HttpError(message, status, failure.detail)
 
     def _exchange(
         self, method: str, path: str, body: bytes | None

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-
-def _flock_module() -> Any:
-    try:
-        import fcntl
-    except ImportError:  # Windows: there, nothing is protected
-        return None
-    return fcntl
-
-
-_fcntl = _flock_module()
+_fcntl: Any = importlib.import_module("fcntl") if os.name == "posix" else None
+"""locks of files; ``None`` on Windows, where nothing is protected"""
 
 _WORKING = (
     "Another process is working in {folder}. Wait for it or stop it, or take another folder (paw train: "
@@ -47,8 +40,7 @@ class ProcessLock:
         except BlockingIOError:
             return False
         except OSError:
-            # a network file system may have no locks, or none for folders: better to run without
-            return True
+            pass  # a network file system may have no locks, or none for folders: better to run without
         return True
 
     def close(self) -> None:

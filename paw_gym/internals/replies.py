@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking")
 """fields of a thought that servers give apart from the content (vLLM, DeepSeek; OpenRouter; Ollama)"""
@@ -45,18 +45,13 @@ class ReportedError(MalformedAnswer):
 # --- thoughts -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Thoughts:
+class Thoughts(NamedTuple):
     """The thoughts in a text."""
 
     spans: list[tuple[int, int]]
     """[start, end) of each, in order, with its marks and the white space behind it"""
     unclosed: bool
     """the last one does not end"""
-
-    def hold(self, at: int) -> bool:
-        """True if a character is in one of them."""
-        return any(start <= at < end for start, end in self.spans)
 
 
 @cache
@@ -137,10 +132,7 @@ def split_thought(text: str, tag: str | None = None) -> tuple[str | None, str]:
 
 
 def stop_end(
-    text: str,
-    stops: Sequence[str],
-    opened: bool = False,
-    sampling: bool = False,
+    text: str, stops: Sequence[str], opened: bool = False, sampling: bool = False
 ) -> int | None:
     """The end of the first stop text outside a thought, in characters; ``None``: there is none."""
     if not any(stop in text for stop in stops):
@@ -214,11 +206,8 @@ def read_message(choice: Mapping[str, Any]) -> dict[str, Any]:
     told += [thought] if thought else []
     unclosed = False
     first = next(iter(thoughts(text).spans), None)
-    if (
-        first is not None
-        and not text[: first[0]].strip()
-        and not text.lstrip().startswith("<think>")
-    ):
+    begins = first is not None and not text[: first[0]].strip()
+    if first is not None and begins and not text.lstrip().startswith("<think>"):
         # the template opened it, or it is in marks that no prompt asks for
         inside, _ = split_thought(text[: first[1]])
         unclosed = thoughts(text, sampling=True).unclosed
