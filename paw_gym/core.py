@@ -262,10 +262,8 @@ class TextEnv(gym.Env[str, str], metaclass=_Construction):
         try:
             return copy.deepcopy(self.state)
         except Exception as error:  # it may hold anything
-            raise TypeError(
-                f"self.state cannot be copied: {error}. Keep in it what can be copied, or write _get_state "
-                "and _set_state."
-            ) from error
+            hint = "Keep in it what can be copied, or write _get_state and _set_state."
+            raise TypeError(f"self.state cannot be copied: {error}. {hint}") from error
 
     def _set_state(self, state: Any) -> None:
         """Takes over what ``_get_state`` returned; the argument must stay usable."""
@@ -280,9 +278,8 @@ class TextEnv(gym.Env[str, str], metaclass=_Construction):
     def expert(self) -> Callable[[], str]:
         """A policy to learn from: a function that gives the next action. It follows the episode.
 
-        By default the reference solution, worked out anew at each step, so that it can also continue
-        after another action; an environment may override it with an expert that sees no more than
-        the agent does. If there is no way on, calling it raises ``StopIteration``.
+        By default the reference solution, worked out anew at each step; an environment may override it
+        with an expert that sees no more than the agent does. Without a way on it raises ``StopIteration``.
         """
         self.reference_solution()  # an environment without one says so before anything is played
         return lambda: next(iter(self.reference_solution()))
@@ -290,16 +287,13 @@ class TextEnv(gym.Env[str, str], metaclass=_Construction):
     def list_actions(self) -> Sequence[str] | None:
         """The actions that would be accepted now; ``None`` if they cannot be listed.
 
-        The same as ``info["admissible_actions"]``, except for an environment that takes long to list them:
-        it leaves them out there and overrides this, so that only callers pay the cost.
+        The same as ``info["admissible_actions"]``, unless an environment leaves them out there, as it takes
+        long to list them, and overrides this.
         """
         return self._last.admissible_actions
 
     def is_admissible(self, action: str) -> bool:
-        """True if an action would be accepted now, as far as the listed actions show.
-
-        An environment whose list cannot name every action overrides this.
-        """
+        """True if an action would be accepted now; if the list cannot name them all, override this."""
         listed = self.list_actions()
         return listed is None or action in listed
 
@@ -359,17 +353,17 @@ class TextEnv(gym.Env[str, str], metaclass=_Construction):
         sampled = int(self.np_random.integers(len(self.tasks)))
         for name in options:
             require_choice("reset option", name, ("task_id", "task_index"))
-        if options.get("task_id") is not None and options.get("task_index") is not None:
+        task_id, index = options.get("task_id"), options.get("task_index")
+        if task_id is not None and index is not None:
             raise ValueError(
                 "Give either 'task_id' or 'task_index' in the reset options, not both."
             )
-        if options.get("task_id") is not None:
-            return self.tasks[str(options["task_id"])]  # type: ignore[no-any-return]
-        index = options.get("task_index")
-        if index is not None and not isinstance(index, Integral):
+        if not isinstance(index, Integral | None):
             raise ValueError(
                 f"The reset option 'task_index' is {index!r}; expected a whole number."
             )
+        if task_id is not None:
+            return self.tasks[str(task_id)]  # type: ignore[no-any-return]
         return self.tasks[sampled if index is None else int(index)]  # type: ignore[no-any-return]
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
@@ -393,13 +387,8 @@ class TextEnv(gym.Env[str, str], metaclass=_Construction):
         limited = bool(outcome.truncated) or self._steps >= self.max_steps
         truncated = not outcome.terminated and limited
         self._over = outcome.terminated or truncated
-        return (
-            outcome.observation,
-            float(outcome.reward),
-            bool(outcome.terminated),
-            truncated,
-            self._info(outcome),
-        )
+        reward, terminated = float(outcome.reward), bool(outcome.terminated)
+        return outcome.observation, reward, terminated, truncated, self._info(outcome)
 
     def _named(self, check: Callable[[Any, str], None], value: Any, what: str) -> None:
         """Runs a check; its error names this environment."""

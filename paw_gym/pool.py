@@ -109,14 +109,7 @@ class EnvPool:
         return env
 
     def set_progress(self, fraction: float) -> None:
-        """Sets the share of training that is done in every environment, including those still to be made.
-
-        Args:
-            fraction: 0 to 1; see ``TextEnv.set_progress``.
-
-        Raises:
-            ValueError: outside 0 to 1.
-        """
+        """``TextEnv.set_progress`` in every environment, including those still to be made."""
         for env in self._envs:
             env.text_env.set_progress(fraction)
         self._progress = fraction
@@ -187,10 +180,8 @@ class EnvPool:
         except Exception as error:  # whatever an environment raises fails its own episode only
             if isinstance(error, OutOfTimeError):
                 self._envs[index] = self._new_env()
-            kind = self.tasks[task_id].type
-            failed = Episode(
-                env.env_id, task_id, name, kind, group=group, error=traceback.format_exc()
-            )
+            failed = Episode(env.env_id, task_id, name, self.tasks[task_id].type, group=group)
+            failed.error = traceback.format_exc()
             self.episodes.append(failed)
             return
         slot = Slot(index, group, prompt, info, env.new_episode(group))
@@ -229,17 +220,15 @@ class EnvPool:
 
     def _by_index(self, responses: Sequence[str] | Mapping[int, str]) -> Mapping[int, str]:
         running = [slot.index for slot in self.active]
-        if isinstance(responses, Mapping):
-            if set(responses) != set(running):
+        if not isinstance(responses, Mapping):
+            if len(responses) != len(running):
                 raise ValueError(
-                    f"Responses are for slots {sorted(responses)}, running: {running}."
+                    f"Expected {len(running)} responses (one a slot), got {len(responses)}."
                 )
-            return responses
-        if len(responses) != len(running):
-            raise ValueError(
-                f"Expected {len(running)} responses (one a slot), got {len(responses)}."
-            )
-        return dict(zip(running, responses, strict=True))
+            return dict(zip(running, responses, strict=True))
+        if set(responses) != set(running):
+            raise ValueError(f"Responses are for slots {sorted(responses)}, running: {running}.")
+        return responses
 
     def _advance(self, slot: Slot, response: str) -> bool:
         env = self._envs[slot.index]
@@ -306,19 +295,15 @@ class EnvPool:
         if times < 1:
             raise ValueError(f"times is at least 1, got {times}.")
         start = origin if isinstance(origin, Snapshot) else self.snapshot(origin)
-        first = len(self.episodes)
-        for index in range(first, first + times):
-            self._restore(index, start)
-        return [self._branch(index, start) for index in range(first, first + times)]
-
-    def _restore(self, index: int, start: Snapshot) -> None:
-        while len(self._envs) <= index:
+        places = range(len(self.episodes), len(self.episodes) + times)
+        while len(self._envs) < places.stop:
             self._envs.append(self._new_env())
-        env = self._envs[index]
-        try:
-            env.restore_state(start.state)
-        except Exception as error:  # see snapshot
-            raise cannot_branch(env, "restored", error) from error
+        for env in self._envs[places.start : places.stop]:
+            try:
+                env.restore_state(start.state)
+            except Exception as error:  # see snapshot
+                raise cannot_branch(env, "restored", error) from error
+        return [self._branch(index, start) for index in places]
 
     def _branch(self, index: int, start: Snapshot) -> Slot:
         parent = start.episode

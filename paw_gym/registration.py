@@ -82,15 +82,11 @@ _OWN = {
         "paw_gym.envs.webshop.env:WebShopEnv",
         "shopping by search and click: real products, or generated ones with nothing to download",
     ),
-}
-
-_CLIENTS = {
     "paw_gym/Remote-v0": (
         "paw_gym.remote.env:RemoteEnv",
         "any environment of a gateway (paw serve gateway), by its address and id",
     ),
 }
-"""environments that are made elsewhere"""
 
 
 def register_text_env(
@@ -196,7 +192,7 @@ def _register(id: str, entry_point: Any, kwargs: dict[str, Any]) -> None:
 
 def register_all() -> None:
     """Registers the environments of this package and of installed plug-ins; calling it again is harmless."""
-    for id, (entry_point, description) in {**_OWN, **_CLIENTS}.items():
+    for id, (entry_point, description) in _OWN.items():
         if id not in _REGISTERED:  # ours are right, and checking them would import the core
             _REGISTERED[id] = TextEnvSpec(id, description, "paw_gym")
             _register(id, entry_point, {})
@@ -252,6 +248,7 @@ def make_text_env(id: str, **kwargs: Any) -> Any:
     """
     import gymnasium as gym
 
+    from paw_gym.core import TextEnv
     from paw_gym.internals.constructors import check_required, registered_id
 
     env_id = registered_id(id)
@@ -260,7 +257,10 @@ def make_text_env(id: str, **kwargs: Any) -> Any:
     check_required(env_id, kwargs)
     try:
         made = gym.make(env_id, disable_env_checker=True, **kwargs)
-        _require_constructed(made.unwrapped)
+        if isinstance(made.unwrapped, TextEnv) and not hasattr(made.unwrapped, "tasks"):
+            raise TypeError(
+                "its __init__ does not call super().__init__(tasks, max_steps, render_mode)"
+            )
     except (ValueError, OSError, ImportError, gym.error.Error):
         raise
     except Exception as error:
@@ -269,15 +269,6 @@ def make_text_env(id: str, **kwargs: Any) -> Any:
             raise ValueError(f"{env_id} has no setting {refused[1]!r}. ({error})") from error
         raise ValueError(_why_not_made(id, kwargs, error)) from error
     return made
-
-
-def _require_constructed(env: Any) -> None:
-    from paw_gym.core import TextEnv
-
-    if isinstance(env, TextEnv) and not hasattr(env, "tasks"):
-        raise TypeError(
-            "its __init__ does not call super().__init__(tasks, max_steps, render_mode)"
-        )
 
 
 def _why_not_made(name: str, kwargs: Iterable[str], error: Exception) -> str:

@@ -109,8 +109,7 @@ class Episode:
     @property
     def finished(self) -> bool:
         """True if the episode ended by the rules or by its step budget."""
-        last = self.transitions[-1] if self.transitions else None
-        return last is not None and (last.terminated or last.truncated)
+        return any(t.terminated or t.truncated for t in self.transitions[-1:])
 
     @property
     def shared_steps(self) -> int:
@@ -128,11 +127,11 @@ class Episode:
         """The chat messages that the agent saw before it answered at ``step``."""
         if self.context_mode == "window":
             return [{"role": "user", "content": self.transitions[step].prompt}]
-        turns: list[dict[str, str]] = []
-        for t in self.transitions[:step]:
+        turns = []
+        for t in self.transitions[: step + 1]:
             turns.append({"role": "user", "content": t.prompt})
             turns.append({"role": "assistant", "content": t.response})
-        return [*turns, {"role": "user", "content": self.transitions[step].prompt}]
+        return turns[:-1]
 
     def to_dict(self) -> dict[str, Any]:
         """A dictionary of JSON values."""

@@ -19,6 +19,7 @@ from gymnasium.utils import RecordConstructorArgs
 
 from paw_gym.core import AgentDefaults, TaskSet, TextEnv
 from paw_gym.generated import is_whole
+from paw_gym.internals.naming import require_choice
 from paw_gym.prompts import HistoryItem, PromptTemplate
 from paw_gym.transition import Episode, Transition, read_jsonl, write_jsonl
 
@@ -76,11 +77,8 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
         super().__init__(env)
         if not isinstance(env.unwrapped, TextEnv):
             raise TypeError(f"AgentInterface wraps a TextEnv, got {type(env.unwrapped).__name__}.")
-        if mode not in MODES:
-            raise ValueError(f"mode is one of {', '.join(map(repr, MODES))}, got {mode!r}.")
-        if invalid_when not in INVALID_WHEN:
-            valid = ", ".join(map(repr, INVALID_WHEN))
-            raise ValueError(f"invalid_when is one of {valid}, got {invalid_when!r}.")
+        require_choice("mode", mode, MODES)
+        require_choice("invalid_when", invalid_when, INVALID_WHEN)
         self.text_env: TextEnv = env.unwrapped
         own = self.text_env.agent
         given: dict[str, Any] = {
@@ -88,9 +86,8 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
             "success_reward": success_reward,
             "invalid_penalty": invalid_penalty,
         }
-        self.settings: AgentDefaults = replace(
-            own, **{name: value for name, value in given.items() if value is not _DEFAULT}
-        )
+        changed = {name: value for name, value in given.items() if value is not _DEFAULT}
+        self.settings: AgentDefaults = replace(own, **changed)
         _check_settings(self.settings)
         self.require_admissible = require_admissible
         self.invalid_when = invalid_when
@@ -117,20 +114,8 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
         return cast("gym.Env[str, str]", self)
 
     @property
-    def _np_random(self) -> Any:
+    def _np_random(self) -> Any:  # type: ignore[override]
         return self.text_env._np_random
-
-    @_np_random.setter
-    def _np_random(self, value: Any) -> None:
-        self.text_env._np_random = value
-
-    @property
-    def np_random(self) -> Any:
-        return self.text_env.np_random
-
-    @np_random.setter
-    def np_random(self, value: Any) -> None:
-        self.text_env.np_random = value
 
     @property
     def tasks(self) -> TaskSet:
@@ -178,8 +163,8 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
         observation, env_reward, terminated, truncated, info = self.env.step(parsed.action)
         if problem is None and not info["action_is_valid"]:
             problem = "the environment did not accept the action"
-        blamed = parsed.problem if self.invalid_when == "malformed" else problem
-        reward = self.reward_of(float(env_reward), bool(info["success"]), blamed is None)
+        valid = (parsed.problem if self.invalid_when == "malformed" else problem) is None
+        reward = self.reward_of(float(env_reward), bool(info["success"]), valid)
         transition = self._transition(
             action,
             parsed.action,
@@ -187,10 +172,10 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
             next_observation=observation,
             terminated=terminated,
             truncated=truncated,
-            action_is_valid=blamed is None,
+            action_is_valid=valid,
             info={
                 "env_reward": float(env_reward),
-                "penalty": 0.0 if blamed is None else float(self.settings.invalid_penalty),
+                "penalty": 0.0 if valid else float(self.settings.invalid_penalty),
                 "success": info["success"],
                 "score": info["score"],
                 "problem": problem,
@@ -198,15 +183,9 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
                 **{key: info[key] for key in self.text_env.recorded_info if key in info},
             },
         )
-        info = {**info, "action_is_valid": blamed is None}
-        self._advance(parsed.action, action, observation, info)
-        return (
-            self._prompt,
-            reward,
-            terminated,
-            truncated,
-            {**self._present(), "transition": transition},
-        )
+        self._advance(parsed.action, action, observation, {**info, "action_is_valid": valid})
+        shown = {**self._present(), "transition": transition}
+        return self._prompt, reward, terminated, truncated, shown
 
     def unanswered(self, response: str) -> Transition:
         """The transition of a response that the environment never answered: the episode's last."""
@@ -245,9 +224,8 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
     def _advance(self, action: str, response: str, observation: str, info: dict[str, Any]) -> None:
         self._messages.append({"role": "user", "content": self._prompt})
         self._messages.append({"role": "assistant", "content": response})
-        self._history.append(
-            HistoryItem(self.text_env.prompt_observation(self._observation), action)
-        )
+        before = self.text_env.prompt_observation(self._observation)
+        self._history.append(HistoryItem(before, action))
         self._observation, self._info = observation, info
         shown = self.text_env.prompt_observation(observation)
         instruction, admissible = info["instruction"], info["admissible_actions"]
@@ -327,18 +305,14 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
 def _check_settings(settings: AgentDefaults) -> None:
     """Raises ``ValueError`` for a setting that would fail, or give non-numeric rewards, in mid-episode."""
     length = settings.history_length
-    if length is not None and not is_whole(length):
-        raise ValueError(f"history_length is a whole number, or None for all, got {length!r}.")
-    if length is not None and length < 0:
-        raise ValueError(f"history_length is 0 or more, got {length}.")
+    if length is not None and not (is_whole(length) and length >= 0):
+        raise ValueError(f"history_length is 0 or more, or None for all, got {length!r}.")
+    rewards: dict[str, object] = {"invalid_penalty": settings.invalid_penalty}
     if settings.success_reward is not None:
-        _require_finite("success_reward", settings.success_reward)
-    _require_finite("invalid_penalty", settings.invalid_penalty)
-
-
-def _require_finite(name: str, value: object) -> None:
-    if not isinstance(value, Real) or not math.isfinite(value):
-        raise ValueError(f"{name} is a finite number, got {value!r}.")
+        rewards["success_reward"] = settings.success_reward
+    for name, value in rewards.items():
+        if not isinstance(value, Real) or not math.isfinite(value):
+            raise ValueError(f"{name} is a finite number, got {value!r}.")
 
 
 class RecordTransitions(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
@@ -366,10 +340,8 @@ class RecordTransitions(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
         observation, info = self.env.reset(seed=seed, options=options)
         # now, not when there is already an episode to lose
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        if self.path.is_dir():
-            raise ValueError(f"{self.path} is a folder: give the file for the episodes.")
-        if self.path.is_file():
-            next(read_jsonl(self.path), None)  # raises for a file of something else
+        if self.path.exists():
+            next(read_jsonl(self.path), None)  # raises for a folder, or a file of something else
         inner = self.env.unwrapped
         if isinstance(inner, AgentInterface):
             self.episode = inner.new_episode()
@@ -414,12 +386,14 @@ class RecordTransitions(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
         Raises:
             ValueError: that many steps are not in the record. An episode that ended is in the file.
         """
-        recorded = len(self.episode.transitions) if self.episode is not None else 0
-        if not 0 <= steps <= recorded:
-            raise ValueError(f"undo({steps}): the record of this episode has {recorded} steps.")
-        if self.episode is not None and steps > 0:
-            self._observation = self.episode.transitions[-steps].observation or ""
-            del self.episode.transitions[-steps:]
+        recorded = self.episode.transitions if self.episode is not None else []
+        if not 0 <= steps <= len(recorded):
+            raise ValueError(
+                f"undo({steps}): the record of this episode has {len(recorded)} steps."
+            )
+        if steps > 0:
+            self._observation = recorded[-steps].observation or ""
+            del recorded[-steps:]
 
     def _flush(self) -> None:
         if self.episode is not None and self.episode.transitions:

@@ -45,8 +45,9 @@ FEW_TASKS: dict[str, dict[str, Any]] = {
 """arguments of environments whose tasks take seconds to make or to solve"""
 
 
-SLOW = {"paw_gym/ScienceWorld-v0"}
-"""environments with which a check of hundreds of episodes takes minutes; they have tests of their own"""
+SLOW = {"paw_gym/Remote-v0", "paw_gym/ScienceWorld-v0"}
+"""environments with which a check of hundreds of episodes takes minutes, or a server; they have tests of
+their own"""
 ORIGINAL = {"paw_gym/TextWorld-v0": pytest.mark.original}
 """environments whose package takes a compiler: make test-original"""
 

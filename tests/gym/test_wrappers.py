@@ -114,13 +114,10 @@ class TestModes:
     @pytest.mark.parametrize(
         ("settings", "message"),
         [
-            ({"mode": "chat"}, "mode is one of 'window', 'conversation', got 'chat'"),
-            (
-                {"invalid_when": "never"},
-                "invalid_when is one of 'rejected', 'malformed', got 'never'",
-            ),
-            ({"history_length": -1}, "history_length is 0 or more, got -1"),
-            ({"history_length": 2.5}, "history_length is a whole number, or None for all, got 2.5"),
+            ({"mode": "chat"}, "Unknown mode 'chat'. Valid: 'window', 'conversation'"),
+            ({"invalid_when": "never"}, "Unknown invalid_when 'never'. Valid: 'rejected'"),
+            ({"history_length": -1}, "history_length is 0 or more, or None for all, got -1"),
+            ({"history_length": 2.5}, "history_length is 0 or more, or None for all, got 2.5"),
             ({"success_reward": float("nan")}, "success_reward is a finite number, got nan"),
             ({"invalid_penalty": None}, "invalid_penalty is a finite number, got None"),
             ({"template": "genric"}, "Did you mean 'generic'"),
