@@ -8,6 +8,7 @@ import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +32,10 @@ from paw_gym.retrieval.factory import make_retriever, needs_corpus, require_retr
 
 
 def information(passages: Sequence[Passage]) -> str:
-    """The passages that were found, numbered, inside ``<information>`` tags."""
-    if not passages:
-        return _inside("No passage matches this query.")
-    return _inside(
-        "\n".join(
-            f"Doc {number} (Title: {p.title}) {p.text}" if p.title else f"Doc {number} {p.text}"
-            for number, p in enumerate(passages, start=1)
-        )
-    )
+    """The passages that were found, numbered."""
+    titled = [f"(Title: {p.title}) {p.text}" if p.title else p.text for p in passages]
+    lines = [f"Doc {number} {text}" for number, text in enumerate(titled, start=1)]
+    return _inside("\n".join(lines) or "No passage matches this query.")
 
 
 def _inside(text: str) -> str:
@@ -50,14 +46,6 @@ UNREACHABLE = _inside("The search engine did not answer. You may search again or
 """after a search that failed"""
 RECORDED = "The answer is recorded."
 """after an answer: it does not show whether the answer is right"""
-
-
-def refusal(reason: str) -> str:
-    """The text after an action that is neither a search nor an answer."""
-    return (
-        f"This is no valid action: {reason}. Write <search>your query</search> to search, or "
-        "<answer>your answer</answer> to answer."
-    )
 
 
 _SHARED: dict[str, Retriever] = {}
@@ -82,12 +70,12 @@ def find_corpus(data_dir: Path, datasets: Sequence[str], corpus: str | Path | No
 def shared_retriever(
     retriever: str | Retriever,
     corpus: Callable[[], Path | Corpus],
-    settings: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any],
 ) -> Retriever:
     """The retriever of that name over that corpus, made when it is first asked for."""
     if not isinstance(retriever, str):
         return make_retriever(retriever)
-    chosen = dict(settings or {})
+    chosen = dict(settings)
     if needs_corpus(retriever) and "corpus" not in chosen:
         chosen["corpus"] = corpus()
     key = repr([retriever, sorted((name, _identity(value)) for name, value in chosen.items())])
@@ -193,7 +181,7 @@ class SearchQAEnv(TextEnv):
         if isinstance(retriever, str):
             require_retriever(retriever)
         names = dataset_names(dataset)
-        self._open: Callable[[], Retriever]
+        of: Callable[[], Path | Corpus]
         if data_dir is None and names == ("synthetic",):
             if corpus is not None:
                 raise ValueError(
@@ -202,18 +190,20 @@ class SearchQAEnv(TextEnv):
                 )
             world = (world_seed, difficulty, num_passages)
             tasks = synthetic_tasks(split, *world, num_questions)
-            self._open = lambda: shared_retriever(
-                retriever, lambda: world_corpus(*world), retriever_settings
-            )
+            of = partial(world_corpus, *world)
         else:
             require_index_of_file(retriever, retriever_settings or {}, corpus)
-            folder = _required_folder(data_dir, dataset)
+            if data_dir is None:
+                raise ValueError(
+                    f"dataset={dataset!r} needs data_dir, the folder that holds <dataset>/<split>.jsonl "
+                    "and corpus.jsonl. Only dataset='synthetic' comes without data."
+                )
+            folder = user_path(data_dir)
             tasks = benchmark_tasks(names, split, folder)
             if num_questions is not None and num_questions < len(tasks):
                 tasks = tasks.subset(set(tasks.ids[:num_questions]).__contains__)
-            self._open = lambda: shared_retriever(
-                retriever, lambda: find_corpus(folder, names, corpus), retriever_settings
-            )
+            of = partial(find_corpus, folder, names, corpus)
+        self._open = partial(shared_retriever, retriever, of, retriever_settings or {})
         super().__init__(tasks, max_steps, render_mode)
         self.top_k = top_k
         self.reward = reward
@@ -243,10 +233,17 @@ class SearchQAEnv(TextEnv):
         tag, text = match.group(1), match.group(2).strip()
         if not text:
             return self._invalid(f"<{tag}> is empty")
-        return self._search(text) if tag == "search" else self._answer(text)
+        if tag == "search":
+            return self._search(text)
+        scores = score(text, self.question.golden_answers)
+        return self._outcome(RECORDED, scores=scores, terminated=True)
 
     def _invalid(self, reason: str) -> Outcome:
-        return self._outcome(refusal(reason), action_is_valid=False)
+        text = (
+            f"This is no valid action: {reason}. Write <search>your query</search> to search, or "
+            "<answer>your answer</answer> to answer."
+        )
+        return self._outcome(text, action_is_valid=False)
 
     def _search(self, query: str) -> Outcome:
         if len(query) > MAX_QUERY:
@@ -263,10 +260,6 @@ class SearchQAEnv(TextEnv):
             return self._outcome(UNREACHABLE, error=str(error))
         self.state["seen"] += [hit.id for hit in hits if hit.id not in self.state["seen"]]
         return self._outcome(information(hits), retrieved=[hit.id for hit in hits])
-
-    def _answer(self, answer: str) -> Outcome:
-        scores = score(answer, self.question.golden_answers)
-        return self._outcome(RECORDED, scores=scores, terminated=True)
 
     def _outcome(
         self,
@@ -306,12 +299,9 @@ class SearchQAEnv(TextEnv):
 
     def reference_solution(self) -> list[str]:
         """A golden answer, after the searches along the chain if the question is synthetic."""
-        answer = f"<answer>{self.question.golden_answers[0]}</answer>"
-        left = self.max_steps - self.state["turns"] - 1
-        return [
-            *[f"<search>{hop.query}</search>" for hop in self._missing()][: max(left, 0)],
-            answer,
-        ]
+        searches = [f"<search>{hop.query}</search>" for hop in self._missing()]
+        left = max(self.max_steps - self.state["turns"] - 1, 0)
+        return [*searches[:left], f"<answer>{self.question.golden_answers[0]}</answer>"]
 
     def _missing(self) -> list[Any]:
         """Hops whose passage has not been shown yet."""
@@ -335,12 +325,3 @@ class SearchQAEnv(TextEnv):
             return "<answer>unknown</answer>"
 
         return act
-
-
-def _required_folder(data_dir: str | Path | None, dataset: str | Sequence[str]) -> Path:
-    if data_dir is None:
-        raise ValueError(
-            f"dataset={dataset!r} needs data_dir, the folder that holds <dataset>/<split>.jsonl and "
-            "corpus.jsonl. Only dataset='synthetic' comes without data."
-        )
-    return user_path(data_dir)

@@ -26,21 +26,27 @@ def normalize(text: str) -> str:
     return " ".join(_ARTICLES.sub(" ", text).split())
 
 
-def _normalized(golden_answers: Iterable[str]) -> list[str]:
-    """A single text is one answer, not one for each letter."""
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """All scores of one answer, after normalisation."""
+
+    exact_match: bool = False
+    """it equals a golden answer"""
+    f1: float = 0.0
+    """the best harmonic mean of precision and recall of words over the golden answers, in [0, 1]"""
+    contains: bool = False
+    """a golden answer occurs in it; one of which nothing is left ("The") only in an empty answer"""
+
+
+def score(prediction: str, golden_answers: Iterable[str]) -> Scores:
+    """Scores an answer; a single text is one golden answer, not one for each letter."""
     listed = [golden_answers] if isinstance(golden_answers, str) else golden_answers
-    return [normalize(answer) for answer in listed]
-
-
-def exact_match(prediction: str, golden_answers: Iterable[str]) -> bool:
-    """True if the prediction equals one of the golden answers after normalisation."""
-    return normalize(prediction) in _normalized(golden_answers)
-
-
-def f1(prediction: str, golden_answers: Iterable[str]) -> float:
-    """The best harmonic mean of precision and recall of words over the golden answers, in [0, 1]."""
-    said = normalize(prediction).split()
-    return max((_f1(said, answer.split()) for answer in _normalized(golden_answers)), default=0.0)
+    said, golden = normalize(prediction), [normalize(answer) for answer in listed]
+    return Scores(
+        said in golden,
+        max((_f1(said.split(), answer.split()) for answer in golden), default=0.0),
+        any(answer in said if answer else not said for answer in golden),
+    )
 
 
 def _f1(said: list[str], golden: list[str]) -> float:
@@ -51,29 +57,3 @@ def _f1(said: list[str], golden: list[str]) -> float:
         return 0.0
     precision, recall = shared / len(said), shared / len(golden)
     return 2 * precision * recall / (precision + recall)
-
-
-def contains(prediction: str, golden_answers: Iterable[str]) -> bool:
-    """True if a golden answer occurs in the prediction after normalisation.
-
-    A golden answer of which nothing is left ("The") occurs only in an empty prediction.
-    """
-    said = normalize(prediction)
-    golden = _normalized(golden_answers)
-    return any(answer in said if answer else not said for answer in golden)
-
-
-@dataclass(frozen=True, slots=True)
-class Scores:
-    """All scores of one answer."""
-
-    exact_match: bool = False
-    f1: float = 0.0
-    contains: bool = False
-
-
-def score(prediction: str, golden_answers: Iterable[str]) -> Scores:
-    golden = golden_answers if isinstance(golden_answers, str) else list(golden_answers)
-    return Scores(
-        exact_match(prediction, golden), f1(prediction, golden), contains(prediction, golden)
-    )
