@@ -38,7 +38,7 @@ from paw_train.settings.recipes import choose_environment
 from paw_train.settings.run import read_recorded
 
 if TYPE_CHECKING:
-    from paw_train.policies.endpoint.transport import Budget
+    from paw_train.policies.endpoint.transport import Limits
 
 _ALL = 10**9
 """a panel size that takes every task"""
@@ -142,14 +142,14 @@ def evaluate_jobs(
     """
     results: list[dict[str, Any]] = []
     failed: list[str] = []
-    spent: Budget | None = None
+    spent: Limits | None = None
     for job in jobs:
         try:
             with _opened(job) as policy:
-                budget = getattr(policy, "budget", None)
-                if budget is not None and spent is not None:
-                    budget.continue_from(spent)
-                spent = budget or spent
+                limits = getattr(policy, "limits", None)
+                if limits is not None and spent is not None:
+                    limits.continue_from(spent)
+                spent = limits or spent
                 results.append(_evaluate(job, policy, display, fresh))
         except ValueError as error:
             if len(jobs) == 1:

@@ -22,7 +22,7 @@ from paw_train.agents import AGENTS
 from paw_train.agents.action_form import ActionForm, ask_for_tools, problem_of
 from paw_train.agents.metering import exchanges
 from paw_train.evaluation.comparison import load_result, reasons_against
-from paw_train.policies.endpoint.transport import Budget, BudgetReached, Use
+from paw_train.policies.endpoint.transport import BudgetReached, Limits
 from paw_train.rollouts.policy import Request, Response
 from paw_train.settings.endpoint import EndpointSettings
 
@@ -97,18 +97,17 @@ def test_a_budget_stops_cleanly_and_the_same_command_goes_on(server: Any, capsys
 
 def test_a_budget_is_never_exceeded_and_waits_for_what_is_under_way() -> None:
     async def spend() -> list[str]:
-        budget = Budget(EndpointSettings(budget_cost=100, input_price=1e6, output_price=1e6))
+        limits = Limits(EndpointSettings(budget_cost=100, input_price=1e6))
         log: list[str] = []
 
         async def request(name: str) -> None:
             try:
-                await budget.enter(claim := Use(20, 30))
+                async with limits.request(50):
+                    log.append(f"{name} in")
+                    await asyncio.sleep(0)
+                    limits.charge(25)
             except BudgetReached as reached:
                 log.append(f"{name}: {reached}")
-                return
-            log.append(f"{name} in")
-            await asyncio.sleep(0)
-            await budget.leave(claim, Use(20, 5))
 
         await asyncio.gather(*(request(name) for name in "abcd"))
         return log

@@ -13,7 +13,7 @@ import httpx
 import openai
 
 from paw_train.policies.endpoint.failures import Fallbacks, hint, is_overflow, overflow_limit
-from paw_train.policies.endpoint.transport import Backoff, asked_wait
+from paw_train.policies.endpoint.transport import asked_wait, retry_wait
 
 OPENAI = {"type": "invalid_request_error", "param": "messages", "code": "context_length_exceeded"}
 BAD = {"type": "BadRequestError", "param": None, "code": 400}
@@ -39,15 +39,15 @@ REFUSALS: list[tuple[str, int, Any, int | None]] = [
     ("Cloudflare", 400, {"errors": [{"message": "The estimated number of input and maximum output "
      "tokens (5000) exceeded this model context window limit (4096)."}]}, 4096),
     ("Cohere", 400, {"message": "too many tokens: total number of tokens in the prompt cannot exceed "
-     "4081 - received 4292."}, 4081),
+     "4081 - received 4292."}, None),
     ("Cohere, chat", 400, {"message": "too many tokens: size limit exceeded by 1200 tokens. Try using "
-     "shorter or fewer inputs. The limit for this model is 128000 tokens."}, 128000),
+     "shorter or fewer inputs. The limit for this model is 128000 tokens."}, None),
     ("DashScope", 400, {"error": {"code": "invalid_parameter_error", "param": None, "message": "<400> "
-     "InternalError.Algo.InvalidParameter: Range of input length should be [1, 30720]"}}, 30720),
+     "InternalError.Algo.InvalidParameter: Range of input length should be [1, 30720]"}}, None),
     ("Fireworks", 400, {"error": {"message": "The prompt is too long: 5000, model maximum context "
      "length: 4095", "code": "invalid_request_error"}}, 4095),
     ("Gemini", 400, [{"error": {"code": 400, "status": "INVALID_ARGUMENT", "message": "The input "
-     "token count (1196265) exceeds the maximum number of tokens allowed (1048575)."}}], 1048575),
+     "token count (1196265) exceeds the maximum number of tokens allowed (1048575)."}}], None),
     ("GitHub Copilot", 400, {"error": {"message": "prompt token count of 100000 exceeds the limit of "
      "65536", "code": "model_max_prompt_tokens_exceeded"}}, 65536),
     ("GitHub Models", 413, {"error": {"code": "tokens_limit_reached", "message": "Request body too "
@@ -69,7 +69,7 @@ REFUSALS: list[tuple[str, int, Any, int | None]] = [
      "type": "bad_request_error"}}, None),
     ("Mistral", 400, {"object": "error", "message": "Prompt contains 40000 tokens and 0 draft tokens, "
      "too large for model with 32768 maximum context length", "type": "invalid_request_prompt",
-     "param": None, "code": "3051", "raw_status_code": 400}, 32768),
+     "param": None, "code": "3051", "raw_status_code": 400}, None),
     ("Moonshot", 400, {"error": {"message": "Invalid request: Your request exceeded model token limit: "
      "8192 (requested: 9120)", "type": "invalid_request_error"}}, 8192),
     ("Ollama", 400, {"error": {"message": "prompt too long; exceeded max context length by 1204 "
@@ -81,13 +81,13 @@ REFUSALS: list[tuple[str, int, Any, int | None]] = [
      "maximum context length of 4096 tokens. You requested a total of 5000 tokens: 4488 tokens from "
      "the input messages and 512 tokens for the completion.", **BAD}, 4096),
     ("TensorRT-LLM", 500, {"object": "error", "message": "The sum of prompt length (72417.0), query "
-     "length (0) should not exceed max_num_tokens (69632)", **BAD}, 69632),
+     "length (0) should not exceed max_num_tokens (69632)", **BAD}, None),
     ("TensorRT-LLM, batch manager", 500, {"message": "Prompt length (4500) exceeds maximum input "
      "length (4096)."}, 4096),
     ("TGI", 422, {"error": "Input validation error: `inputs` tokens + `max_new_tokens` must be <= "
      "4096. Given: 5000 `inputs` tokens and 512 `max_new_tokens`", "error_type": "validation"}, 4096),
     ("TGI, prompt", 422, {"error": "Input validation error: `inputs` must have less than 1024 tokens. "
-     "Given: 1500", "error_type": "validation"}, 1024),
+     "Given: 1500", "error_type": "validation"}, None),
     ("vLLM, 2023", 400, {"object": "error", "message": "This model's maximum context length is 4096 "
      "tokens. However, you requested 4120 tokens (3608 in the messages, 512 in the completion).",
      **BAD}, 4096),
@@ -99,10 +99,10 @@ REFUSALS: list[tuple[str, int, Any, int | None]] = [
      "137812 tokens."}, 131072),
     ("Z.ai", 400, {"error": {"code": "1261", "message": "Prompt 超长"}}, None),
     ("a number before the word", 400, {"error": {"message": "A prompt of 5000 tokens is over this "
-     "model's 4096-token context window."}}, 4096),
+     "model's 4096-token context window."}}, None),
     ("a proxy before the server", 413, "<html><h1>413 Request Entity Too Large</h1></html>", None),
 ]  # fmt: skip
-"""by server: the status, the body, and the limit that is right (``None``: it names none)"""
+"""by server: the status, the body, and the limit that is read; ``None``: it is in none of the usual places"""
 
 OTHERS: list[tuple[str, int, Any]] = [
     ("too long a response", 400, {"error": {"message": "max_tokens is too large: 9999. This model "
@@ -196,10 +196,8 @@ def test_retry_after_is_read_in_all_its_forms() -> None:
 
 
 def test_waits_grow_to_a_bound_with_jitter_and_never_undercut_the_server() -> None:
-    backoff = Backoff()
-    waits = [[backoff.wait(n, RuntimeError()) for _ in range(300)] for n in (1, 2, 4, 9)]
+    waits = [[retry_wait(n, None) for _ in range(300)] for n in (1, 2, 4, 9)]
     for bound, drawn in zip((0.01, 0.02, 0.08, 0.6), waits, strict=True):
         assert 0 <= min(drawn) < 0.1 * bound
         assert 0.9 * bound < max(drawn) <= bound
-    asking = refused(429, retry_after="5")
-    assert all(backoff.wait(1, asking) >= 5.0 for _ in range(50))
+    assert all(retry_wait(1, 5.0) >= 5.0 for _ in range(50))

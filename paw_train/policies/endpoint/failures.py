@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from paw_gym.internals.replies import MalformedAnswer, ReportedError
@@ -274,25 +274,13 @@ _RATE = re.compile(r"per (minute|hour|day)|rate.?limit|quota|too many requests")
 _RESPONSE = re.compile(r"maximum output for|max tokens must be|maximum tokens you requested")
 """texts on the length of responses"""
 
-_NUMBER = r"(?<![\w.-])(\d[\d,]{2,})(?:\.0)?(?!\w)"
-_COMPARED = re.compile(
-    rf"\d{{3,}}(?: tokens?)?\s*>=?\s*{_NUMBER}|<=\s*{_NUMBER}|\[\d+,\s*{_NUMBER}\]"
-    rf"|\d{{3,}}\s*/\s*{_NUMBER}|exceeds {_NUMBER}"
+_LIMIT = re.compile(
+    r"(?:max(?:imum)?(?: model)?(?: context| prompt| input)? (?:length|size|tokens|limit)"
+    r"|context (?:length|window)|n_ctx|(?<!exceeds )limit|<= |> )"
+    r"(?: of| is|:)?(?: only)?[\s:(]*(\d[\d,]{2,})\b(?! \+)"
 )
-"""``210000 tokens > 200000``, ``must be <= 4096``, ``[1, 30720]``, ``5000/4096``"""
-_WORD = (
-    r"(?:context.?(?:length|window|size|limit)|n_ctx|max(?:imum)?(?!_tokens|_new|_completion)"
-    r"|limit|at most|up to|less than|(?:not|cannot) exceed|only)(?![a-z])"
-)
-"""words of a limit"""
-_AFTER = re.compile(rf"(?=(?P<word>{_WORD})(?P<gap>\D{{0,40}}?){_NUMBER})")
-_BEFORE = re.compile(rf"(?={_NUMBER}(?P<gap>[\s(-]*(?:tokens?)?[\s)-]*){_WORD})")
-_OF_OTHERS = re.compile(
-    r"[.;]\s|too large"
-    r"|(?<![a-z])(by|requested|given|received|resulted|contains?|however|but|has|have|you|sent|got"
-    r"|keep|exceed(s|ed)?|current|code|status)(?![a-z])"
-)
-"""between a limit's word and a number, these say that it is another number: the request's own length"""
+"""``maximum context length is 4096``, ``limit: 8192``, ``210000 tokens > 200000``; not MiniMax's
+``exceeds limit (2013)``, which is the number of the error"""
 
 
 def is_overflow(error: Exception) -> bool:
@@ -311,29 +299,12 @@ def is_overflow(error: Exception) -> bool:
 
 
 def overflow_limit(error: Exception) -> int | None:
-    """The context limit that such a refusal names, in tokens: of several numbers, the one of the limit."""
+    """The context limit that such a refusal names, in tokens, if it is in one of the usual places."""
     body = getattr(error, "body", None)
     if isinstance(body, Mapping) and isinstance(body.get("n_ctx"), int):  # llama.cpp's
         return int(body["n_ctx"])
-    text = error_text(error).replace("exceeds limit (2013)", "")  # MiniMax's number of the error
-    compared = _COMPARED.search(text)
-    if compared is not None:
-        return _int(next(group for group in compared.groups() if group))
-    found = min(_beside(text), default=None)
-    return None if found is None else found[1]
-
-
-def _beside(text: str) -> Iterator[tuple[int, int]]:
-    """(characters to the nearest word of a limit, the number) of each number that may be the limit."""
-    for pattern in (_AFTER, _BEFORE):
-        for match in pattern.finditer(text):
-            if not _OF_OTHERS.search(match["gap"]):
-                number = next(g for g in match.groups() if g and re.fullmatch(r"\d[\d,]*", g))
-                yield len(match["gap"]), _int(number)
-
-
-def _int(text: str) -> int:
-    return int(text.replace(",", ""))
+    found = _LIMIT.search(error_text(error))
+    return int(found[1].replace(",", "")) if found else None
 
 
 def error_text(error: Exception) -> str:

@@ -37,13 +37,13 @@ from paw_train.policies.endpoint.failures import (
 from paw_train.policies.endpoint.transport import (
     CONNECT_SECONDS,
     LONGEST_ASKED,
-    Backoff,
     BudgetReached,
     EndpointError,
     Limits,
-    Use,
     asked_wait,
     http_library,
+    longest_wait,
+    retry_wait,
     route_to,
 )
 from paw_train.rollouts.policy import (
@@ -74,7 +74,7 @@ class Usage:
     requests: int = 0
     """answered by the server"""
     cached: int = 0
-    """answered from disk, or by an equal request under way: free"""
+    """answered from disk: free"""
     retries: int = 0
     """tries that failed and were repeated"""
     failed: int = 0
@@ -120,24 +120,18 @@ class EndpointPolicy:
         self._counter = tokenized
         self.usage = Usage()
         self.fallbacks = Fallbacks()
-        self._limits = Limits(self.settings)
-        self.budget = self._limits.budget
-        """what this policy has used, and what it may use"""
+        self.limits = Limits(self.settings)
         self.stopped: str | None = None
         """the budget that is used up; it is then the error of every request"""
         self._context_tokens = self.settings.context_tokens
         self._context_asked = self._context_tokens is not None
         self._cache = _cache_of(self.settings)
-        self._backoff = Backoff()
         self._thread = _LoopThread()
         self._client = self._thread.run(self._connect())
-        self._under_way: dict[str, asyncio.Task[dict[str, Any]]] = {}
         self._reached = False
         self._thought_opened = self.chat is not None and self.chat.thought_opened
         self._thoughts_seen = False
         """prose before an action was found not to be a thought"""
-        self._reported = 0.0
-        """until when a wait has been reported, in monotonic seconds"""
 
     async def _connect(self) -> Any:
         from openai import AsyncOpenAI
@@ -176,38 +170,28 @@ class EndpointPolicy:
         try:
             return list(await asyncio.gather(*tasks))
         except BaseException:
-            for task in (*tasks, *self._under_way.values()):
+            for task in tasks:
                 task.cancel()
             raise
 
     async def _answer(self, request: Request, sampling: Sampling) -> Response:
-        seed = request.seed if sampling.temperature > 0 else None
-        answer = await self._fetch(self._body(request, sampling), seed)
-        if "error" in answer:
-            return Response(error=str(answer["error"]), overflow=bool(answer.get("overflow")))
-        return self._response(answer, sampling)
-
-    async def _fetch(self, body: Mapping[str, Any], seed: int | None) -> dict[str, Any]:
-        """The answer to a body, from disk if it is there; ``{"error": ...}`` if none came."""
+        seed, body = (
+            request.seed if sampling.temperature > 0 else None,
+            self._body(request, sampling),
+        )
         key = request_key(self.url, self.settings.api, body, seed)
-        answer = self._cache.get(key) if self._cache else None
-        self._reached |= answer is not None  # at this address, by an earlier run
-        shared = answer is not None or key in self._under_way
-        if answer is not None:
-            self.fallbacks.recall(answer.get("fallbacks"))
-        else:
-            if key not in self._under_way:
-                task = asyncio.ensure_future(self._ask(key, body))
-                self._under_way[key] = task
-                task.add_done_callback(lambda _: self._under_way.pop(key, None))
-            try:
-                # shielded: a request that another episode waits for as well outlives this one
-                answer = await asyncio.shield(self._under_way[key])
-            except BudgetReached as reached:
-                self.stopped = self.stopped or str(reached)
-                return {"error": self.stopped}
-        self.usage.cached += shared and "error" not in answer
-        return answer
+        known = self._cache.get(key) if self._cache else None
+        if known is not None:
+            self._reached = True  # at this address, by an earlier run
+            self.usage.cached += 1
+            self.fallbacks.recall(known.get("fallbacks"))
+            return self._response(known, sampling)
+        try:
+            answer = await self._ask(key, body)
+        except BudgetReached as reached:
+            self.stopped = self.stopped or str(reached)
+            return Response(error=self.stopped)
+        return answer if isinstance(answer, Response) else self._response(answer, sampling)
 
     # --- one request ---------------------------------------------------------------------------------
 
@@ -231,8 +215,8 @@ class EndpointPolicy:
             body |= {name: value for name, (value, off) in optional.items() if value != off}
         return body | s.extra
 
-    async def _ask(self, key: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The server's answer, or ``{"error": ...}`` once it has failed for good."""
+    async def _ask(self, key: str, body: Mapping[str, Any]) -> dict[str, Any] | Response:
+        """The server's answer, or a response with an error once it has failed for good."""
         failures = 0
         first: dict[str, Any] | None = None
         while True:
@@ -256,7 +240,6 @@ class EndpointPolicy:
                 await self._wait(failures, error)
                 continue
             self._reached = True
-            self._count(answer)
             if first is None and self._is_doubtful(answer, sent):
                 first = answer
                 continue
@@ -296,50 +279,47 @@ class EndpointPolicy:
                 f"The server asks for a wait of {asked:,.0f} s (Retry-After), and a run waits "
                 f"{LONGEST_ASKED:,.0f} s at most. Its message: {self._in_words(error, 1)}"
             )
-        if self.usage.retries == 0 or self._is_news(asked):
+        long = asked is not None and asked > longest_wait()
+        if self.usage.retries == 0 or (long and not self.limits.paused):
             when = f"in {asked:.0f} s, as the server asks" if asked else "soon"
             _LOG.warning(
                 "%s: %s Trying again %s.", self._route.shown, self._in_words(error, 1), when
             )
         self.usage.retries += 1
         if asked and getattr(error, "status_code", None) in (429, 503):
-            self._limits.pause(asked)
-        await asyncio.sleep(self._backoff.wait(failures, error))
+            self.limits.pause(asked)
+        await asyncio.sleep(retry_wait(failures, asked))
 
-    def _is_news(self, asked: float | None) -> bool:
-        """True if a server asks for a long wait that has not been reported."""
-        now = time.monotonic()
-        if asked is None or asked <= self._backoff.longest or now < self._reported:
-            return False
-        self._reported = now + asked
-        return True
-
-    def _given_up(self, error: Exception, failures: int, sent: Mapping[str, Any]) -> dict[str, Any]:
-        """The entry in place of an answer to a request that failed for good."""
+    def _given_up(self, error: Exception, failures: int, sent: Mapping[str, Any]) -> Response:
         self.usage.failed += 1
         overflow = is_overflow(error)
         if overflow and self._context_tokens is None:
             self._context_tokens, self._context_asked = overflow_limit(error), True
         advice = hint(error, sent, self._context_tokens)
         text = self._in_words(error, failures)
-        return {"error": f"{text} {advice}" if advice else text, "overflow": overflow}
+        return Response(error=f"{text} {advice}" if advice else text, overflow=overflow)
 
     async def _try(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        chat = self.settings.api == "chat"
-        estimate = _estimate(body)
-        async with self._limits.request(estimate) as used:
+        chat, u, s = self.settings.api == "chat", self.usage, self.settings
+        most = s.cost(*_most_tokens(body))
+        async with self.limits.request(most):
             # the raw call: the typed one would check field names, and servers have their own
             reply = await self._client.post(
                 "/chat/completions" if chat else "/completions", body=dict(body), cast_to=object
             )
             answer = read_reply(reply, chat)
-            counted = answer if answer["prompt_tokens"] or answer["completion_tokens"] else None
-            used.prompt_tokens = counted["prompt_tokens"] if counted else estimate.prompt_tokens
-            used.completion_tokens = (
-                counted["completion_tokens"] if counted else estimate.completion_tokens
-            )
-            used.cached_tokens = answer["cached_tokens"]
-            return answer
+            names = ("prompt_tokens", "completion_tokens", "cached_tokens")
+            prompt, completion, cached = (answer[name] for name in names)
+            counted = bool(prompt or completion)
+            self.limits.charge(s.cost(prompt, completion, cached) if counted else most)
+        u.requests += 1
+        u.prompt_tokens += prompt
+        u.completion_tokens += completion
+        u.cached_tokens += cached
+        u.uncounted += not counted
+        if s.priced:
+            u.cost = s.cost(u.prompt_tokens, u.completion_tokens, u.cached_tokens)
+        return answer
 
     async def _ask_context_tokens(self) -> int | None:
         """The model's context limit by the server's report, if it gives one."""
@@ -356,7 +336,7 @@ class EndpointPolicy:
                 failures += 1
                 if not is_passing(error) or failures > _FIRST_CONTACT_RETRIES:
                     return None  # a request of the run reports what is wrong, if something is
-                await asyncio.sleep(self._backoff.wait(failures, error))
+                await asyncio.sleep(retry_wait(failures, asked_wait(error, time.time())))
                 continue
             limit = context_tokens(reply, self.model)
             if self._cache:
@@ -384,16 +364,6 @@ class EndpointPolicy:
             text = text.replace(self._key, "***")
         ended = text[:500] if text[:500].endswith((".", "!", "?")) else f"{text[:500]}."
         return f"{ended[:-1]} (after {tries} tries)." if tries > 1 else ended
-
-    def _count(self, answer: Mapping[str, Any]) -> None:
-        u, s = self.usage, self.settings
-        u.requests += 1
-        u.prompt_tokens += answer["prompt_tokens"]
-        u.completion_tokens += answer["completion_tokens"]
-        u.cached_tokens += answer["cached_tokens"]
-        u.uncounted += not (answer["prompt_tokens"] or answer["completion_tokens"])
-        if s.priced:
-            u.cost = s.cost(u.prompt_tokens, u.completion_tokens, u.cached_tokens)
 
     def _response(self, answer: Mapping[str, Any], sampling: Sampling) -> Response:
         text, reason = finish_text(answer, sampling.stop, self._thought_opened)
@@ -437,13 +407,12 @@ class EndpointSession:
         return self.policy.answer(requests, self.sampling)
 
 
-def _estimate(body: Mapping[str, Any]) -> Use:
-    """The most that a request may use; the tokens of messages by about four characters each."""
-    limits = (body.get(name) for name in ("max_tokens", "max_completion_tokens"))
-    most = next((float(limit) for limit in limits if limit), 0.0)
+def _most_tokens(body: Mapping[str, Any]) -> tuple[float, float]:
+    """The tokens of a request and of the longest response; messages by about four characters a token."""
+    longest = body.get("max_tokens") or body.get("max_completion_tokens") or 0
     if "prompt" in body:
-        return Use(float(len(body["prompt"])), most)
-    return Use(sum(len(str(m["content"] or "")) for m in body["messages"]) / 4, most)
+        return len(body["prompt"]), longest
+    return sum(len(str(m["content"] or "")) for m in body["messages"]) / 4, longest
 
 
 def _tokenizer_format(settings: EndpointSettings) -> ChatFormat | None:

@@ -1,4 +1,4 @@
-"""The path of a request: the endpoint's address, a proxy on the way, waits between tries, and budgets."""
+"""The path of a request: the endpoint's address, a proxy on the way, waits between tries, and limits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import random
 import re
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -148,114 +148,100 @@ def asked_wait(error: Exception, now: float) -> float | None:
     return max(0.0, date.timestamp() - now)
 
 
-class Backoff:
-    """Waits between the tries of requests: exponential with full jitter, or as long as the server asks.
+_RANDOM = random.SystemRandom()
+
+
+def longest_wait() -> float:
+    """The bound of the waits that the server does not ask for, in seconds."""
+    return 60 * FIRST_WAIT
+
+
+def retry_wait(failures: int, asked: float | None) -> float:
+    """Seconds until a request is tried again: exponential with full jitter, or as long as the server asks.
 
     Full jitter (a uniform number below the exponential bound) keeps requests that failed together
     from coming back together (M. Brooker, "Exponential Backoff and Jitter", AWS 2015).
+
+    Args:
+        failures: of the request so far.
+        asked: what the server asks for (``asked_wait``).
     """
-
-    def __init__(self, seed: int = 0) -> None:
-        self.longest = 60 * FIRST_WAIT
-        self._random = random.Random(seed)
-
-    def wait(self, failures: int, error: Exception) -> float:
-        """Seconds to wait after this many failures of a request."""
-        bound = min(self.longest, FIRST_WAIT * 2.0 ** (failures - 1))
-        asked = asked_wait(error, time.time())
-        own = self._random.uniform(0.0, bound)
-        # requests with the same waiting time would return at the same moment: jitter separates them
-        return own if asked is None else asked + self._random.uniform(0.0, min(bound, 1.0))
+    bound = min(longest_wait(), FIRST_WAIT * 2.0 ** (failures - 1))
+    if asked is None:
+        return _RANDOM.uniform(0.0, bound)
+    return asked + _RANDOM.uniform(0.0, min(bound, 1.0))
 
 
-# --- budgets ------------------------------------------------------------------------------------------
+# --- limits -------------------------------------------------------------------------------------------
 
 
 class BudgetReached(Exception):
     """A budget leaves no room for a further request. The run stops; the same command goes on."""
 
 
-@dataclass(slots=True)
-class Use:
-    """A request's use of money and tokens: the most that it may take, then what it took."""
+class Limits:
+    """Lets requests through: so many at a time, none while the server asked for a pause, within a budget.
 
-    prompt_tokens: float
-    completion_tokens: float
-    cached_tokens: float = 0.0
-
-
-class Budget:
-    """Lets a request through only if all that it may take still fits.
-
-    A request that will fit if others under way take less than they might waits for them to end.
+    A request passes only if the most that it may cost still fits. One that will fit if others under way cost
+    less than they might waits for them to end.
     """
 
     def __init__(self, settings: EndpointSettings) -> None:
         self._settings = settings
-        self._requests = 0
-        self._cost = 0.0
-        self._claims: list[Use] = []
-        self._freed = asyncio.Condition()
+        self._places = asyncio.Semaphore(settings.concurrency)
+        self._resumed = 0.0
+        """end of the pause, in monotonic seconds"""
+        self._requests, self._cost = 0, 0.0
+        self._claims: list[float] = []
+        """the most that each request under way may cost"""
+        self._ended = asyncio.Condition()
 
-    def continue_from(self, earlier: Budget) -> None:
+    def continue_from(self, earlier: Limits) -> None:
         """Counts what an earlier model of the same command has used."""
         self._requests, self._cost = earlier._requests, earlier._cost
 
-    async def enter(self, claim: Use) -> None:
-        """Waits until a request fits, and reserves the most that it may take.
+    @asynccontextmanager
+    async def request(self, most: float) -> AsyncIterator[None]:
+        """Waits until a request may be sent that costs ``most`` at most.
 
         Raises:
-            BudgetReached: it does not fit, even if the requests under way take nothing.
+            BudgetReached: it does not fit, even if the requests under way cost nothing.
         """
-        async with self._freed:
-            while (reached := self._reached([*self._claims, claim])) is not None:
-                if self._reached([claim]) is not None:
-                    raise BudgetReached(f"{reached} leaves no room for a further request.")
-                await self._freed.wait()
-            self._requests += 1
-            self._claims.append(claim)
+        async with self._places:
+            await asyncio.sleep(max(0.0, self._resumed - time.monotonic()))
+            async with self._ended:
+                while self._reached(most + sum(self._claims)):
+                    if reached := self._reached(most):
+                        raise BudgetReached(f"{reached} leaves no room for a further request.")
+                    await self._ended.wait()
+                self._requests += 1
+                self._claims.append(most)
+            try:
+                yield
+            finally:
+                async with self._ended:
+                    self._claims.remove(most)
+                    self._ended.notify_all()
 
-    async def leave(self, claim: Use, used: Use) -> None:
-        async with self._freed:
-            self._claims = [other for other in self._claims if other is not claim]
-            self._cost += self._cost_of(used)
-            self._freed.notify_all()
+    def charge(self, cost: float) -> None:
+        """Adds what a request has cost; one that failed is taken to be free."""
+        self._cost += cost
 
-    def _cost_of(self, use: Use) -> float:
-        return self._settings.cost(use.prompt_tokens, use.completion_tokens, use.cached_tokens)
-
-    def _reached(self, claims: Sequence[Use]) -> str | None:
-        """The setting that these claims would exceed, on top of all that was used."""
+    def _reached(self, further: float) -> str | None:
+        """The setting that one more request and this cost would exceed."""
         s = self._settings
         uses: tuple[tuple[str, float | None, float], ...] = (
             ("budget_requests", s.budget_requests, self._requests + 1),
-            ("budget_cost", s.budget_cost, self._cost + sum(map(self._cost_of, claims))),
+            ("budget_cost", s.budget_cost, self._cost + further),
         )
         for name, limit, use in uses:
             if limit is not None and use > limit:
                 return f"endpoint.{name}={limit:g}"
         return None
 
-
-class Limits:
-    """Lets requests through: so many at a time, none while the server asked for a pause, within a budget."""
-
-    def __init__(self, settings: EndpointSettings) -> None:
-        self.budget = Budget(settings)
-        self._places = asyncio.Semaphore(settings.concurrency)
-        self._free = 0.0
-
-    @asynccontextmanager
-    async def request(self, claim: Use) -> AsyncIterator[Use]:
-        """Waits until a request may be sent; the value is to be set to what it has used."""
-        used = Use(0.0, 0.0)  # a request that fails is taken to be free
-        async with self._places:
-            await asyncio.sleep(max(0.0, self._free - time.monotonic()))
-            await self.budget.enter(claim)
-            try:
-                yield used
-            finally:
-                await self.budget.leave(claim, used)
+    @property
+    def paused(self) -> bool:
+        return time.monotonic() < self._resumed
 
     def pause(self, seconds: float) -> None:
-        self._free = max(self._free, time.monotonic() + seconds)
+        self._resumed = max(self._resumed, time.monotonic() + seconds)

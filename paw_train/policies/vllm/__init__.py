@@ -1,1 +1,0 @@
-"""A policy that vLLM runs in this process."""
