@@ -32,7 +32,6 @@ IMPORTED = {
     ("paw_gym/contract/state.py", "pickle"),
     # pickle.dumps alone, so that an environment that cannot be pickled is named; nothing is loaded
     # the name of the error that torch's safe loader raises
-    ("paw_train/policies/local/checkpoint.py", "pickle"),
 }
 CALLED = {("paw_gym/contract/state.py", "S301")}
 

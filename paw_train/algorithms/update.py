@@ -23,8 +23,7 @@ from paw_train.rollouts.tokens import TokenRow
 from paw_train.settings import OptimizerSettings, WorldModelSettings
 
 if TYPE_CHECKING:  # they import transformers, which takes seconds
-    from paw_train.policies.local.policy import LocalPolicy
-    from paw_train.policies.local.reference import Reference
+    from paw_train.policies.local.policy import LocalPolicy, Reference
 
 
 class Updater:
@@ -129,7 +128,7 @@ class Updater:
 
     def _entropy(self, batch: Batch) -> Tensor:
         """[B, T] entropies at action tokens, up to the last of them."""
-        return self.policy.logprobs(batch.actions_only(), self.temperature, entropy=True)[1]
+        return self.policy.logprobs_and_entropy(batch.actions_only(), self.temperature)[1]
 
     @torch.no_grad()
     def _reference(self, batch: Batch) -> Tensor:
@@ -176,7 +175,7 @@ class Updater:
         """Adds the gradient of some rows and returns their share of the metrics."""
         batch, entropy = batch.to(self.policy.device), None
         if self.objective.entropy_coef > 0:
-            logprobs, entropy = self.policy.logprobs(batch, self.temperature, entropy=True)
+            logprobs, entropy = self.policy.logprobs_and_entropy(batch, self.temperature)
         else:
             logprobs = self.policy.logprobs(batch, self.temperature)
         if self.objective.kl_in == "loss" and self.reference is not None:

@@ -11,7 +11,7 @@ from paw_train.settings.model import LoraSettings
 
 if TYPE_CHECKING:
     from paw_train.policies.local.policy import LocalPolicy
-    from paw_train.policies.vllm.engine import FollowingVLLM
+    from paw_train.policies.vllm import FollowingVLLM
     from paw_train.settings.rollout import VLLMSettings
 
 SOURCES = {"openai": "endpoint", "vllm": "vllm"}
@@ -76,7 +76,7 @@ def open_policy(
 
         return EndpointPolicy(name, EndpointSettings.read(source_settings, "endpoint"))
     if source == "vllm":
-        from paw_train.policies.vllm.engine import VLLMPolicy
+        from paw_train.policies.vllm import VLLMPolicy
         from paw_train.settings.rollout import VLLMSettings
 
         return VLLMPolicy(name, VLLMSettings.read(source_settings, "vllm"), revision)
@@ -96,7 +96,7 @@ def rollout_policy(
         reserved: bytes of the GPU that it leaves free for what training takes later.
     """
     if engine == "vllm":
-        from paw_train.policies.vllm.engine import FollowingVLLM
+        from paw_train.policies.vllm import FollowingVLLM
 
         return FollowingVLLM(local, vllm, reserved)
     return local

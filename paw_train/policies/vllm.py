@@ -39,12 +39,8 @@ class VLLMPolicy:
         self.model, self.settings = model, settings or VLLMSettings()
         self.engine = _start(model, self.settings, revision)
         self.chat = ChatFormat(self.engine.get_tokenizer())
-        self.max_model_len = int(self.engine.llm_engine.model_config.max_model_len)
-
-    @property
-    def context_tokens(self) -> int:
-        """The engine's limit on context and response together."""
-        return self.max_model_len
+        self.context_tokens = int(self.engine.llm_engine.model_config.max_model_len)
+        """the engine's limit on context and response together"""
 
     def session(self, sampling: Sampling, growing: bool) -> VLLMSession:
         """Opens a session on a batch of episodes (see ``rollouts.policy.Policy``)."""
@@ -149,8 +145,9 @@ class VLLMSession:
         contexts = [
             list(r.ids) if r.ids is not None else chat.dialogue(r.messages) for r in requests
         ]
-        room = self.policy.max_model_len - self.sampling.max_tokens
-        responses = [_refusal(ids, room, self.policy.max_model_len) for ids in contexts]
+        limit = self.policy.context_tokens
+        room = limit - self.sampling.max_tokens
+        responses = [_refusal(ids, room, limit) for ids in contexts]
         fitting = [i for i, response in enumerate(responses) if response.error is None]
         going = fitting
         while going:

@@ -38,8 +38,7 @@ from paw_train.policies.checkpoints import cut_logs, find_checkpoint, note_event
 from paw_train.policies.factory import rollout_policy
 from paw_train.policies.local.checkpoint import load_checkpoint, save_checkpoint, share_checkpoint
 from paw_train.policies.local.loading import load_tokenizer
-from paw_train.policies.local.policy import LocalPolicy
-from paw_train.policies.local.reference import Reference
+from paw_train.policies.local.policy import LocalPolicy, Reference
 from paw_train.policies.local.scratch import scratch_model, scratch_tokenizer, unknown_words
 from paw_train.reporting.compare.runs import is_finished, updates_done
 from paw_train.reporting.run.alarms import loss_name
@@ -73,7 +72,7 @@ from paw_train.training.recording import record
 from paw_train.world_model_learning.stages import WorldModelStages
 
 if TYPE_CHECKING:
-    from paw_train.policies.vllm.engine import FollowingVLLM
+    from paw_train.policies.vllm import FollowingVLLM
 
 _RECORDED_GROUPS = 2
 """of an update whose episodes are recorded"""

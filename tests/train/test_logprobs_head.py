@@ -77,7 +77,7 @@ def test_equal_to_the_plain_path(temperature: float, dtype: Any, tied: bool) -> 
         model.set_output_embeddings(head)
     policy = LocalPolicy(model, TOKENIZER)
     batch = collate(_rows(1), policy.pad_id)
-    values, entropy = policy.logprobs(batch, temperature, entropy=True)
+    values, entropy = policy.logprobs_and_entropy(batch, temperature)
     assert policy.fallback_reason() is None
     assert values.dtype == dtype
     expected_values, expected_entropy = _plain(model, batch, temperature)
@@ -218,7 +218,7 @@ def test_a_head_that_is_more_than_linear_takes_the_plain_path(
     policy = LocalPolicy(model, TOKENIZER)
     batch = collate(_rows(2), policy.pad_id)
     with caplog.at_level(logging.WARNING, "paw_train.losses.lm_head_logprobs"):
-        found = policy.logprobs(batch, 0.7, entropy=True)
+        found = policy.logprobs_and_entropy(batch, 0.7)
     assert "cap or a scale" in str(policy.fallback_reason())
     assert len(caplog.records) == 1
     expected = _plain(model, batch, 0.7)
@@ -234,7 +234,9 @@ def test_whole_logits_never_exist(by_calls: bool, monkeypatch: pytest.MonkeyPatc
     model = scratch_model(SMALL, len(TOKENIZER), 0)
     policy, batch = LocalPolicy(model, TOKENIZER), collate(_rows(1), 0)
     with Operations() as done:
-        found = _scored_by_calls(model, batch) if by_calls else policy.logprobs(batch, entropy=True)
+        found = (
+            _scored_by_calls(model, batch) if by_calls else policy.logprobs_and_entropy(batch, 1.0)
+        )
         (found[0].sum() + found[1].sum()).backward()
     rows = {shape.numel() // shape[-1] for shape in done.made if shape[-1:] == (len(TOKENIZER),)}
     # the gradient of the LM head's weight, transposed, is no logits
@@ -245,7 +247,7 @@ def test_a_model_called_as_a_whole_gives_the_same_scores_and_gradients() -> None
     model = scratch_model(SMALL, len(TOKENIZER), 0)
     policy = LocalPolicy(model, TOKENIZER)
     batch = collate(_rows(1), policy.pad_id)
-    wanted = policy.logprobs(batch, 0.7, entropy=True)
+    wanted = policy.logprobs_and_entropy(batch, 0.7)
     found = _scored_by_calls(model, batch)
     torch.testing.assert_close(found, wanted)
     torch.testing.assert_close(_gradients(model, *found), _gradients(model, *wanted))

@@ -29,7 +29,7 @@ from paw_train.agents.metering import MeteredPolicy
 from paw_train.policies.endpoint.answers import finish_text
 from paw_train.policies.endpoint.policy import EndpointPolicy
 from paw_train.policies.local.session import respond
-from paw_train.policies.vllm.engine import VLLMPolicy, VLLMSession
+from paw_train.policies.vllm import VLLMPolicy, VLLMSession
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import Request, Response, Sampling, complete
 from paw_train.settings.endpoint import EndpointSettings
@@ -218,7 +218,7 @@ class Reader:
 
         context = chat.first("?")
         policy = VLLMPolicy.__new__(VLLMPolicy)
-        policy.chat, policy.max_model_len = chat, 10_000
+        policy.chat, policy.context_tokens = chat, 10_000
         policy.engine = SimpleNamespace(generate=generate)
         (response,) = VLLMSession(policy, self.sampling).respond([Request("e", 0, (), context)])
         assert len(response.ids) == len(response.logprobs)

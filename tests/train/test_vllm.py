@@ -20,7 +20,7 @@ import hostile
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from paw_train.policies.local.policy import LocalPolicy
-from paw_train.policies.vllm.engine import FollowingVLLM, VLLMPolicy
+from paw_train.policies.vllm import FollowingVLLM, VLLMPolicy
 from paw_train.rollouts.policy import Sampling, complete
 from paw_train.settings.rollout import VLLMSettings
 

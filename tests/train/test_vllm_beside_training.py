@@ -15,8 +15,8 @@ import hostile
 import pytest
 import torch
 
-from paw_train.policies.vllm import engine as vllm_engine
-from paw_train.policies.vllm.engine import FollowingVLLM
+from paw_train.policies import vllm as vllm_engine
+from paw_train.policies.vllm import FollowingVLLM
 from paw_train.rollouts.policy import Sampling
 from paw_train.settings import load_settings
 from paw_train.settings.rollout import VLLMSettings

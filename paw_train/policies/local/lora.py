@@ -27,6 +27,8 @@ _NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 _REVISION = re.compile(r"\w[\w.-]*(/\w[\w.-]*)*")
 _TARGETS: str | list[str] = "all-linear"
 """layers with adapters: all linear ones but the LM head"""
+_PREFIX = "base_model.model."
+"""of the names in an adapter's file, as peft writes them"""
 BASE_FILE = "paw_base.json"
 """beside a saved adapter: which model it belongs to"""
 
@@ -77,61 +79,56 @@ def has_adapter(model: Any) -> bool:
 
 def attach(model: Any, settings: LoraSettings, seed: int) -> None:
     """Freezes a model and puts a fresh adapter on it, which changes nothing yet."""
-    peft = _peft()
+    import peft
+
     config = peft.LoraConfig(
         r=settings.rank,
         lora_alpha=2 * settings.rank,
         target_modules=_TARGETS,
         task_type="CAUSAL_LM",
     )
-    model.requires_grad_(False)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model.add_adapter(config, TRAINED)
-    _widen(model)
+        _add(model, config)
 
 
 def load(model: Any, folder: Path) -> None:
     """Puts a saved adapter on a model; it can be trained further."""
-    peft = _peft()
+    import peft
+
     config = peft.LoraConfig.from_pretrained(str(folder))
     config.inference_mode = False
+    _add(model, config)
+    load_weights(model, folder)
+
+
+def _add(model: Any, config: Any) -> None:
     model.requires_grad_(False)
     model.add_adapter(config, TRAINED)
     _widen(model)
-    load_weights(model, folder)
 
 
 def load_weights(model: Any, folder: Path) -> None:
     """Sets the weights of the adapter that a model has to saved ones."""
     from peft import set_peft_model_state_dict
 
-    saved = read_weights(folder / "adapter_model.safetensors")
-    here = _weights(model)
-    names = {name.removeprefix("base_model.model.") for name in saved}
-    known = {name.removeprefix("base_model.model.") for name in here}
-    if names != known:
-        strange = sorted(names ^ known)[0]
+    file = folder / "adapter_model.safetensors"
+    saved = {name.removeprefix(_PREFIX): value for name, value in read_weights(file).items()}
+    if strange := sorted(saved.keys() ^ _weights(model).keys()):
         raise ValueError(
-            f"The adapter {folder} does not fit this model's: {strange} is in one of them only "
+            f"The adapter {folder} does not fit this model's: {strange[0]} is in one of them only "
             "(their layers differ)."
         )
     try:
-        set_peft_model_state_dict(model, _as_named(saved, here), adapter_name=TRAINED)
+        set_peft_model_state_dict(model, saved, adapter_name=TRAINED)
     except RuntimeError as error:
         raise ValueError(
             f"The adapter {folder} does not fit this model's (model.lora.rank differs): {error}"
         ) from error
 
 
-def _as_named(saved: dict[str, Any], here: dict[str, Any]) -> dict[str, Any]:
-    """Saved weights under the names that peft uses for this model."""
-    prefixed = next(iter(here), "").startswith("base_model.model.")
-    prefix = "base_model.model." if prefixed else ""
-    return {prefix + name.removeprefix("base_model.model."): value for name, value in saved.items()}
-
-
 def _weights(model: Any) -> dict[str, Any]:
+    """The adapter's weights, by their names without peft's prefix."""
     from peft import get_peft_model_state_dict
 
     # "auto" would ask a model hub, at every checkpoint, whether the vocabulary has grown; it has not
@@ -144,9 +141,7 @@ def save(model: Any, folder: Path, base: Base | None) -> None:
 
     folder.mkdir(parents=True, exist_ok=True)
     weights = {
-        "base_model.model." + name.removeprefix("base_model.model."): value.detach()
-        .cpu()
-        .contiguous()
+        f"{_PREFIX}{name}": value.detach().cpu().contiguous()
         for name, value in _weights(model).items()
     }
     save_file(weights, folder / "adapter_model.safetensors", metadata={"format": "pt"})
@@ -246,13 +241,3 @@ def _widen(model: Any) -> None:
     for name, parameter in model.named_parameters():
         if ".lora_" in name and parameter.dtype in (torch.bfloat16, torch.float16):
             parameter.data = parameter.data.float()
-
-
-def _peft() -> Any:
-    try:
-        import peft
-    except ImportError as error:
-        raise ValueError(
-            "LoRA needs the library peft: pip install '.[train]' in your clone of PaW-Gym"
-        ) from error
-    return peft

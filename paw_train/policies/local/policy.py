@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,7 +27,6 @@ from paw_train.policies.local.loading import (
     recomputed,
 )
 from paw_train.policies.local.lora import Base
-from paw_train.policies.local.reference import AdapterReference, CopyReference, Reference
 from paw_train.policies.local.session import LocalSession
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import Sampling
@@ -138,19 +137,7 @@ class LocalPolicy:
             whole = torch.cuda.get_device_properties(self.device).total_memory
             release_buffers(self.model, KEPT_CACHE_SHARE * whole)
 
-    @overload
-    def logprobs(
-        self, batch: Batch, temperature: float = ..., entropy: Literal[False] = ...
-    ) -> Tensor: ...
-
-    @overload
-    def logprobs(
-        self, batch: Batch, temperature: float = ..., *, entropy: Literal[True]
-    ) -> tuple[Tensor, Tensor]: ...
-
-    def logprobs(
-        self, batch: Batch, temperature: float = 1.0, entropy: bool = False
-    ) -> Tensor | tuple[Tensor, Tensor]:
+    def logprobs(self, batch: Batch, temperature: float = 1.0) -> Tensor:
         """Log-probabilities of the batch's tokens in use, with gradient.
 
         Actions are scored at the sampling temperature, because that is the distribution they were
@@ -159,16 +146,23 @@ class LocalPolicy:
 
         Args:
             temperature: of the rollout; 0 (the most likely token) counts as 1.
-            entropy: also return the Shannon entropy of the distribution that each action token was
-                sampled from, over the whole vocabulary.
 
         Returns:
-            [B, T], 0 on tokens that nothing reads (``Batch.scored``); with ``entropy`` also [B, T]
-            entropies in nats, 0 outside the actions, with gradient.
+            [B, T], 0 on tokens that nothing reads (``Batch.scored``).
         """
         with recomputed(self.model):
-            result, entropies = batch_logprobs(self._score, batch, temperature, entropy)
-        return result if entropies is None else (result, entropies)
+            return batch_logprobs(self._score, batch, temperature, False)[0]
+
+    def logprobs_and_entropy(self, batch: Batch, temperature: float) -> tuple[Tensor, Tensor]:
+        """``logprobs``, and the Shannon entropy of the distribution that each action token was sampled from.
+
+        Returns:
+            [B, T] and [B, T] in nats, over the whole vocabulary, 0 outside the actions; with gradient.
+        """
+        with recomputed(self.model):
+            result, entropies = batch_logprobs(self._score, batch, temperature, True)
+        assert entropies is not None
+        return result, entropies
 
     def logits(self, batch: Batch, tokens: Tensor) -> Tensor:
         """Logits that predict a few chosen tokens, with gradient.
@@ -224,8 +218,48 @@ class LocalPolicy:
         model's own biases, of which there are no two: a copy of the whole model.
         """
         if lora.has_adapter(self.model) and self.model.peft_config[lora.TRAINED].bias == "none":
-            return AdapterReference(self)
-        return CopyReference(LocalPolicy(copy.deepcopy(self.model), self.tokenizer), offload)
+            return _AdapterReference(self)
+        return Reference(LocalPolicy(copy.deepcopy(self.model), self.tokenizer), offload)
+
+
+class Reference:
+    """The policy as it was when RL began, against which KL is measured.
+
+    Args:
+        policy: a copy of it, which is frozen.
+        offloaded: whether the copy stays on the CPU between updates.
+    """
+
+    def __init__(self, policy: LocalPolicy, offloaded: bool = False) -> None:
+        self.policy, self.offloaded = policy, offloaded
+        policy.model.requires_grad_(False).eval()
+        self.offload()
+
+    @torch.no_grad()
+    def logprobs(self, batch: Batch, temperature: float = 1.0) -> Tensor:
+        """As ``LocalPolicy.logprobs``, without gradient."""
+        if self.offloaded:
+            self.policy.model.to(self.policy.device)
+        return self.policy.logprobs(batch, temperature)
+
+    def offload(self) -> None:
+        """Gives back the accelerator's memory until the next call, if the copy is to be offloaded."""
+        if self.offloaded:
+            self.policy.model.to("cpu")
+
+
+class _AdapterReference(Reference):
+    """The policy's own model with another adapter, or with none: no second copy of the weights."""
+
+    def __init__(self, policy: LocalPolicy) -> None:
+        self.policy, self.offloaded = policy, False
+        lora.add_reference(policy.model)
+
+    @torch.no_grad()
+    def logprobs(self, batch: Batch, temperature: float = 1.0) -> Tensor:
+        """As ``LocalPolicy.logprobs``, without gradient."""
+        with lora.reference_active(self.policy.model):
+            return self.policy.logprobs(batch, temperature)
 
 
 def _load_adapted(

@@ -20,7 +20,7 @@ from paw_gym.pool import EnvPool
 from paw_gym.wrappers import AgentInterface
 from paw_train.algorithms.update import update_seed
 from paw_train.environments import agent_env_maker, training_env
-from paw_train.policies.vllm.engine import VLLMSession
+from paw_train.policies.vllm import VLLMSession
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import Request, Response, Sampling
 from paw_train.rollouts.rollout import Trajectory, rollout, timed_out
