@@ -32,8 +32,7 @@ from paw_train.settings import (
     WorldModelSettings,
     load_settings,
 )
-from paw_train.training.device import memory_of
-from paw_train.training.memory import KNOWN, ModelShape
+from paw_train.training.memory import KNOWN, ModelShape, memory_of
 from paw_train.training.phases import GIB, Phase, local_phases
 
 RECIPE = "alfworld_qwen2.5-1.5b_grpo_paw"

@@ -134,7 +134,7 @@ def compare(
     from paw_train.reporting.compare.folder import ComparisonFolder, default_jobs
     from paw_train.reporting.compare.grid import load_grid
     from paw_train.reporting.compare.runs import Progress
-    from paw_train.training.plan import require_startable
+    from paw_train.training import require_startable
 
     wanted = load_grid(str(grid))
     progress = Progress(Path(out) / wanted.name, quiet)

@@ -75,7 +75,7 @@ def compare(
     comparison = ComparisonFolder(wanted, out, import_ or [], progress.say, arms, chosen)
     work = None
     if not show:
-        from paw_train.training.plan import require_startable
+        from paw_train.training import require_startable
 
         todo = sum(state not in ("finished", "imported") for _, state in comparison.states())
         progress.say(f"{folder}: {len(comparison.chosen)} runs, {todo} to do")

@@ -6,6 +6,7 @@ others. An update's groups are divided among them by weight; their rollouts foll
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,10 +19,9 @@ from paw_train.algorithms.pool import informative_groups
 from paw_train.environments import agent_env_maker, make_pool, max_return, training_env
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import Policy
-from paw_train.rollouts.rollout import Progress, Trajectory, rollout
+from paw_train.rollouts.rollout import Progress, Trajectory, rollout, timed_out
 from paw_train.settings import Settings
 from paw_train.settings.env import Member
-from paw_train.training.outcomes import outcome_metrics
 
 _SHARES = 2
 """part of the seeds of the division of groups"""
@@ -191,3 +191,36 @@ def _moved(trajectories: Sequence[Trajectory], by: int, environment: str = "") -
         replace(t, episode=replace(t.episode, group=t.episode.group + by), environment=environment)
         for t in trajectories
     ]
+
+
+def outcome_metrics(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
+    """Outcomes of an update's episodes; failed ones are counted and left out of the means."""
+    episodes = [t.episode for t in trajectories if t.episode.error is None]
+    steps = [t for e in episodes for t in e.transitions]
+    count = max(1, len(episodes))
+    return {
+        "reward_mean": sum(e.total_reward for e in episodes) / count,
+        "success_rate": sum(e.success for e in episodes) / count,
+        "steps_mean": len(steps) / count,
+        "invalid_rate": sum(not t.action_is_valid for t in steps) / max(1, len(steps)),
+        "refused_rate": sum(t.refused for t in steps) / max(1, len(steps)),
+        "failed_episodes": len(trajectories) - len(episodes),
+        "timed_out_episodes": sum(map(timed_out, episodes)),
+        "prompt_cut_rate": _cut(trajectories) / max(1, len(steps)),
+        **_groups(trajectories),
+    }
+
+
+def _groups(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """The share of groups whose returns are all equal; empty where no group has two episodes."""
+    sizes = Counter(t.episode.group for t in trajectories if t.episode.error is None)
+    compared = [group for group, size in sizes.items() if size > 1]
+    if not compared:
+        return {}
+    return {"equal_groups": 1 - len(informative_groups(trajectories)) / len(compared)}
+
+
+def _cut(trajectories: Sequence[Trajectory]) -> int:
+    """Prompts that lost tokens to the context limit, of the episodes that did not fail."""
+    good = [t for t in trajectories if t.episode.error is None]
+    return sum(row.prompt_tokens_cut > 0 for t in good for row in t.rows)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 import signal
 import time
@@ -26,6 +27,7 @@ from paw_gym.internals.files import (
     write_json,
 )
 from paw_gym.internals.locks import only_process, require_idle
+from paw_gym.internals.naming import did_you_mean
 from paw_gym.transition import write_jsonl
 from paw_train.algorithms.critic import Critic
 from paw_train.algorithms.estimator import advantage_estimator
@@ -57,16 +59,15 @@ from paw_train.settings import (
 )
 from paw_train.settings.run import shared_evaluation, shared_warm_start
 from paw_train.training.cloning import clone, mixed_expert_rows
-from paw_train.training.device import chosen_device, memory_of
 from paw_train.training.environments import (
     TrainingEnvironments,
     max_returns,
     require_room_for_tasks,
 )
-from paw_train.training.fit import machine_memory, require_fit
 from paw_train.training.language import language_texts, other_texts, warnings_of
-from paw_train.training.memory import shape_of
+from paw_train.training.memory import memory_of, shape_of
 from paw_train.training.phases import GIB, beside_vllm
+from paw_train.training.plan import machine_memory, require_fit
 from paw_train.training.preparation import checked_settings
 from paw_train.training.recording import record
 from paw_train.world_model_learning.stages import WorldModelStages
@@ -125,6 +126,20 @@ def local_settings(settings: Settings, report: Callable[[str], None]) -> Setting
     if memory is not None:
         require_fit(settings, memory, machine_memory())
     return settings
+
+
+def chosen_device(name: str) -> torch.device:
+    """The device that ``model.device`` names."""
+    valid = ("auto", "cpu", "cuda")
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", name):
+        raise ValueError(f"Unknown device {name!r}. {did_you_mean(name, valid)}")
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(
+            "model.device=cuda, but PyTorch sees no CUDA device here; use cpu or auto."
+        )
+    return torch.device(name)
 
 
 @contextmanager

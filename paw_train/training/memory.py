@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+import torch
+
 from paw_gym.internals.files import user_path
 from paw_gym.internals.naming import did_you_mean
 
@@ -124,6 +126,13 @@ def shape_of(config: Mapping[str, object]) -> ModelShape:
         kind == "qwen2",
         kind == "qwen3",
     )
+
+
+def memory_of(device: torch.device) -> float | None:
+    """GiB of a GPU; ``None`` for a CPU."""
+    if device.type != "cuda":
+        return None
+    return float(torch.cuda.get_device_properties(device).total_memory / 2**30)
 
 
 LOGITS_AT_A_TIME = 2**27

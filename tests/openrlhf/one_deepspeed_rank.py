@@ -26,11 +26,15 @@ from deepspeed.utils import safe_get_full_grad  # noqa: E402
 from openrlhf.utils.config import hierarchize  # noqa: E402
 from openrlhf.utils.deepspeed import DeepspeedStrategy  # noqa: E402
 
-from paw_train.training.openrlhf.actor import PaWActorTrainer, average_in_float32  # noqa: E402
+from paw_train.training.cluster_options import worker_environment  # noqa: E402
 from paw_train.training.openrlhf.chunked_actor import ChunkedActor  # noqa: E402
-from paw_train.training.openrlhf.critic import PaWCriticTrainer, critic_from_zero  # noqa: E402
 from paw_train.training.openrlhf.learning import sum_in_float32  # noqa: E402
-from paw_train.training.openrlhf.mapping import worker_environment  # noqa: E402
+from paw_train.training.openrlhf.ranks import (  # noqa: E402
+    PaWActorTrainer,
+    PaWCriticTrainer,
+    average_in_float32,
+    critic_from_zero,
+)
 
 
 def arguments(stage: int, packing: bool) -> Any:

@@ -17,6 +17,7 @@ from rows import transitions
 from paw_train.environments import agent_env_maker, make_pool
 from paw_train.policies.local.scratch import word_tokenizer
 from paw_train.settings import Settings, load_settings
+from paw_train.training.cluster_options import VARIABLE, VLLM, worker_environment, worker_settings
 from paw_train.training.openrlhf.episode_runner import EpisodeRunner
 from paw_train.training.openrlhf.episodes import (
     GroupLabel,
@@ -25,7 +26,6 @@ from paw_train.training.openrlhf.episodes import (
     training_groups,
     write_data_sets,
 )
-from paw_train.training.openrlhf.mapping import VARIABLE, VLLM, worker_environment, worker_settings
 
 LOOK = "<action>look</action>"
 TOKENIZER = word_tokenizer([f"{LOOK} you are in the middle of a room"])

@@ -28,8 +28,7 @@ from paw_train.rollouts.tokens import TokenRow
 from paw_train.settings import AlgorithmSettings, CriticSettings, OptimizerSettings, Settings
 from paw_train.settings.rollout import RolloutSettings
 from paw_train.settings.world_model import WorldModelSettings
-from paw_train.training.openrlhf.learning import learn
-from paw_train.training.openrlhf.sharding import shard_update
+from paw_train.training.openrlhf.learning import learn, shard_update
 from paw_train.training.phases import BUCKET
 
 needs_deepspeed = pytest.mark.skipif(

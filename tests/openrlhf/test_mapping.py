@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from paw_train.settings import Settings, load_settings
-from paw_train.training.openrlhf import mapping
-from paw_train.training.openrlhf.launch import require_no_code
-from paw_train.training.openrlhf.mapping import (
+from paw_train.training import cluster_options
+from paw_train.training.cluster_options import (
     arguments,
     command_line,
     options,
     require_possible,
     setting_names,
 )
+from paw_train.training.openrlhf.launch import require_no_code
 
 RECIPE = "alfworld_qwen2.5-1.5b_grpo_paw"
 
@@ -30,13 +30,15 @@ def _settings(*overrides: str) -> Settings:
 def test_whatever_is_mapped_is_a_setting() -> None:
     names = setting_names()
     assert "world_model.alpha" in names
-    known = {*mapping.NAMES, *mapping.REFUSED, *mapping.READ}
+    known = {*cluster_options.NAMES, *cluster_options.REFUSED, *cluster_options.READ}
     assert [k for k in known if not any(f"{n}.".startswith(f"{k}.") for n in names)] == []
 
 
 def test_a_setting_that_is_not_mapped_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    rest = tuple(name for name in mapping.READ if name not in ("rollout.top_k", "world_model"))
-    monkeypatch.setattr(mapping, "READ", rest)
+    rest = tuple(
+        name for name in cluster_options.READ if name not in ("rollout.top_k", "world_model")
+    )
+    monkeypatch.setattr(cluster_options, "READ", rest)
     require_possible(_settings())
     said = r"rollout\.top_k is not read[\s\S]*world_model\.alpha is not"
     with pytest.raises(ValueError, match=said):

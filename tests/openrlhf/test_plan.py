@@ -10,9 +10,8 @@ from typer.testing import CliRunner
 from paw_train.cli.program import app
 from paw_train.settings import Settings, load_settings, overridden, recipe_names
 from paw_train.training import local
-from paw_train.training.fit import GPUS, DoesNotFitError, require_fit
 from paw_train.training.memory import KNOWN, model_shape
-from paw_train.training.plan import make_plan, render
+from paw_train.training.plan import GPUS, DoesNotFitError, make_plan, render, require_fit
 
 PUBLISHED = [n for n in recipe_names() if ("qwen" in n or "llama" in n) and "tau2" not in n]
 

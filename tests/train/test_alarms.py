@@ -11,7 +11,7 @@ from trajectories import made_up
 
 from paw_train.reporting.run.alarms import WINDOW, find_alarms
 from paw_train.reporting.terminal import RunDisplay
-from paw_train.training.outcomes import outcome_metrics
+from paw_train.training.environments import outcome_metrics
 
 Rows = list[dict[str, Any]]
 

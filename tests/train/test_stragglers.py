@@ -22,7 +22,7 @@ from paw_gym.wrappers import AgentInterface
 from paw_train.reporting.run.alarms import find_alarms
 from paw_train.rollouts.rollout import Trajectory, rollout, timed_out
 from paw_train.settings.rollout import RolloutSettings
-from paw_train.training.outcomes import outcome_metrics
+from paw_train.training.environments import outcome_metrics
 
 LIMIT = 3.0
 HANGING = Path(__file__).parents[1] / "gateway"

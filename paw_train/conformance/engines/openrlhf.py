@@ -35,8 +35,12 @@ from paw_train.settings import OptimizerSettings, Settings
 from paw_train.settings.openrlhf import OpenRLHFSettings
 from paw_train.training.openrlhf.chunked_actor import ChunkedActor
 from paw_train.training.openrlhf.experience_maker import PaWExperienceMaker
-from paw_train.training.openrlhf.learning import learn, micro_batch_loss
-from paw_train.training.openrlhf.sharding import RankMicroBatch, shard_update
+from paw_train.training.openrlhf.learning import (
+    RankMicroBatch,
+    learn,
+    micro_batch_loss,
+    shard_update,
+)
 
 RANKS = 2
 

@@ -26,7 +26,7 @@ from paw_train.rollouts.rows import trimmed
 from paw_train.rollouts.scoring import collate
 from paw_train.rollouts.tokens import TokenRow, micro_batches
 from paw_train.settings import Settings
-from paw_train.training.openrlhf.sharding import RankMicroBatch, idle_row, shard_update
+from paw_train.training.openrlhf.learning import RankMicroBatch, idle_row, shard_update
 
 
 @dataclass(slots=True)

@@ -16,16 +16,16 @@ from paw_gym.internals.files import naming_full_disk
 from paw_gym.internals.locks import only_process, require_idle
 from paw_train.reporting.compare.runs import updates_done
 from paw_train.settings import Settings
-from paw_train.training.fit import gpu_memory, machine_memory, require_fit, underfed_notes
-from paw_train.training.openrlhf import TESTED_VERSION
-from paw_train.training.openrlhf.episodes import write_data_sets
-from paw_train.training.openrlhf.mapping import (
+from paw_train.training.cluster_options import (
     arguments,
     options,
     require_possible,
     worker_environment,
 )
+from paw_train.training.openrlhf import TESTED_VERSION
+from paw_train.training.openrlhf.episodes import write_data_sets
 from paw_train.training.openrlhf.run_records import cluster_tracking
+from paw_train.training.plan import gpu_memory, machine_memory, require_fit, underfed_notes
 
 
 def require_openrlhf() -> None:
@@ -71,7 +71,7 @@ def cluster_settings(settings: Settings, report: Callable[[str], None]) -> Setti
     settings = checked_settings(settings, report)
     # of a cluster that is joined, the machines' own memory is not known
     host = None if "RAY_ADDRESS" in os.environ else machine_memory()
-    require_fit(settings, gpu_memory(settings.openrlhf.gpu), host, require_possible)
+    require_fit(settings, gpu_memory(settings.openrlhf.gpu), host)
     return settings
 
 
@@ -132,8 +132,11 @@ def put_in_place() -> None:
     from openrlhf.trainer import ppo_trainer
     from openrlhf.trainer.ray import launcher, ppo_actor, ppo_critic, vllm_engine
 
-    from paw_train.training.openrlhf.actor import PaWPolicyActor, PaWReferenceActor
-    from paw_train.training.openrlhf.critic import PaWCriticActor
+    from paw_train.training.openrlhf.ranks import (
+        PaWCriticActor,
+        PaWPolicyActor,
+        PaWReferenceActor,
+    )
     from paw_train.training.openrlhf.trainer import PaWTrainer
     from paw_train.training.openrlhf.vllm_worker import PaWRollout
 

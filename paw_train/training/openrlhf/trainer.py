@@ -13,13 +13,13 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from paw_gym.internals.printable import printable
 from paw_train.environments import max_return
 from paw_train.reporting.run.alarms import loss_name
+from paw_train.training.cluster_options import worker_settings
+from paw_train.training.environments import outcome_metrics
 from paw_train.training.openrlhf.episode_runner import start_workers
 from paw_train.training.openrlhf.experience_maker import PaWExperienceMaker
-from paw_train.training.openrlhf.mapping import worker_settings
 from paw_train.training.openrlhf.run_records import RunRecords, cluster_tracking
 from paw_train.training.openrlhf.samples import TurnSamplesGenerator
 from paw_train.training.openrlhf.weights import Sums, require_agreement, require_equal
-from paw_train.training.outcomes import outcome_metrics
 
 _Upstream: Any = ppo_trainer.PPOTrainer.__ray_metadata__.modified_class
 

@@ -96,8 +96,8 @@ def main() -> None:
     import ray
 
     from paw_train.settings import Settings, load_settings
+    from paw_train.training.cluster_options import worker_environment
     from paw_train.training.openrlhf import launch
-    from paw_train.training.openrlhf.mapping import worker_environment
 
     settings = load_settings(
         "smoke", [*SETTINGS, f"out={out}", f"model.path={out / 'model'}", *overrides]
