@@ -95,7 +95,7 @@ def texts(value: Any, field: str) -> tuple[str, ...]:
 
 
 class Catalogue:
-    """The products of a compiled folder, in their original order. Open one with ``Catalogue.open``."""
+    """The products of a compiled folder, in their original order; ``open_catalogue`` opens one."""
 
     def __init__(self, folder: Path) -> None:
         meta = json.loads((folder / _META).read_text(encoding="utf-8"))
@@ -104,20 +104,11 @@ class Catalogue:
         """hash of all products, and of the way they are searched"""
         self._offsets: npt.NDArray[np.int64] = _mapped(folder / "offsets.npy")
         self._asins: npt.NDArray[np.bytes_] = _mapped(folder / "asins.npy")
-        self._by_asin: npt.NDArray[np.int32] = _mapped(folder / "by_asin.npy")
+        self.asin_order: npt.NDArray[np.int32] = _mapped(folder / "by_asin.npy")
+        """places of the products in the order of their asins"""
         with (folder / "products.bin").open("rb") as file:
             self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self._load = lru_cache(maxsize=_KEPT_PRODUCTS)(self.read)
-
-    @classmethod
-    def open(cls, folder: Path) -> Catalogue:
-        """The catalogue of a compiled folder; the same object if it is already open."""
-        return _open(folder.resolve())
-
-    @property
-    def asin_order(self) -> npt.NDArray[np.int32]:
-        """Places of the products in the order of their asins."""
-        return self._by_asin
 
     @cached_property
     def search_index(self) -> BM25Index:
@@ -143,7 +134,7 @@ class Catalogue:
         """The place of a product."""
         if asin not in self:
             raise KeyError(f"The catalogue has no product {asin!r}.")
-        return int(self._by_asin[np.searchsorted(self._asins, asin.encode())])
+        return int(self.asin_order[np.searchsorted(self._asins, asin.encode())])
 
     def __contains__(self, asin: str) -> bool:
         code = asin.encode()
@@ -160,7 +151,8 @@ def _mapped(path: Path) -> npt.NDArray[Any]:
 
 
 @lru_cache(maxsize=8)
-def _open(folder: Path) -> Catalogue:
+def open_catalogue(folder: Path) -> Catalogue:
+    """The catalogue of a compiled folder; the same object if it is already open."""
     return Catalogue(folder)
 
 

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
 import errno
 import hashlib
 import json
-import logging
-import os
 import re
-import shutil
-import tempfile
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -23,6 +17,7 @@ from paw_gym.envs.webshop.catalogue import (
     Product,
     compile_catalogue,
     is_compiled,
+    open_catalogue,
     text,
     texts,
 )
@@ -137,77 +132,56 @@ _READING = "2"
 _CHUNK = 1 << 20
 _WHITE = " \t\r\n"
 
-_log = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True)
 class DataFolder:
-    """A folder with the official files.
+    """A folder with the official files: the full set, or the small one if it is enough or all there is.
 
     Args:
         num_products: use the first N products; ``None``: all of them.
     """
 
-    path: Path
-    num_products: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.num_products is not None and self.num_products < 1:
-            raise ValueError(f"num_products must be at least 1, got {self.num_products}.")
-        if not self.path.is_dir():
+    def __init__(self, path: Path, num_products: int | None = None) -> None:
+        if num_products is not None and num_products < 1:
+            raise ValueError(f"num_products must be at least 1, got {num_products}.")
+        if not path.is_dir():
             raise FileNotFoundError(
-                f"data_dir: there is no folder {str(self.path)!r}. `paw data download webshop` "
+                f"data_dir: there is no folder {str(path)!r}. `paw data download webshop` "
                 "fetches the official files; without data_dir the products are generated."
             )
-        for name, files in (("products", self.products_file), ("attributes", self.attributes_file)):
-            if files is None:
-                wanted = _PRODUCTS[1] if name == "products" else _ATTRIBUTES[1]
-                raise FileNotFoundError(
-                    f"data_dir: {self.path} holds no file of {name} (such as {wanted}; .xz and .gz "
-                    "are read too). `paw data download webshop` fetches the official files."
-                )
+        self.path, self.num_products = path, num_products
+        self.products_file = self._required("products", _PRODUCTS)
+        self.attributes_file = self._required("attributes", _ATTRIBUTES)
+        self.human_file = self._find((_HUMAN,))
+        """instructions written by people"""
 
-    def _find(self, names: tuple[str, ...]) -> Path | None:
+    def _find(self, names: Sequence[str]) -> Path | None:
         candidates = (self.path / (name + end) for name in names for end in _ENDINGS)
         return next((path for path in candidates if path.is_file()), None)
 
-    @property
-    def _small_first(self) -> bool:
-        return self.num_products is not None and self.num_products <= SMALL
-
-    @property
-    def products_file(self) -> Path | None:
-        """The full set if it is there, else the small one; the other way round for few products."""
-        return self._find(_PRODUCTS[::-1] if self._small_first else _PRODUCTS)
-
-    @property
-    def attributes_file(self) -> Path | None:
-        """Attributes and instructions that belong to the products."""
-        return self._find(_ATTRIBUTES[::-1] if self._small_first else _ATTRIBUTES)
-
-    @property
-    def human_file(self) -> Path | None:
-        """Instructions written by people."""
-        return self._find((_HUMAN,))
+    def _required(self, what: str, names: Sequence[str]) -> Path:
+        small_first = self.num_products is not None and self.num_products <= SMALL
+        found = self._find(names[::-1] if small_first else names)
+        if found is None:
+            raise FileNotFoundError(
+                f"data_dir: {self.path} holds no file of {what} (such as {names[1]}; .xz and .gz "
+                "are read too). `paw data download webshop` fetches the official files."
+            )
+        return found
 
     @property
     def files(self) -> tuple[Path, ...]:
-        files = (self.products_file, self.attributes_file, self.human_file)
-        return tuple(path for path in files if path is not None)
+        return tuple(filter(None, (self.products_file, self.attributes_file, self.human_file)))
 
     @property
     def has_human_goals(self) -> bool:
         """True if people's goals are the default: for the full set, as few of them are in the small one."""
-        products = self.products_file
-        full = products is not None and products.name.startswith(_PRODUCTS[0])
+        full = self.products_file.name.startswith(_PRODUCTS[0])
         return full and self.human_file is not None
 
     def _digest(self) -> str:
         """Names the source of a compiled catalogue; the files' sizes and times stand for their content."""
         parts = [str(FORMAT), _READING, str(self.num_products)]
-        for path in (self.products_file, self.attributes_file):
-            assert path is not None
-            parts.append(file_version(path))
+        parts += [file_version(path) for path in (self.products_file, self.attributes_file)]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:20]
 
     def catalogue(self) -> Catalogue:
@@ -216,7 +190,6 @@ class DataFolder:
 
     def products(self) -> Iterator[Product]:
         """The products, one after the other."""
-        assert self.products_file is not None and self.attributes_file is not None
         attributes = _object(self.attributes_file)
         records = islice(read_json_list(self.products_file), self.num_products)
         for number, record in enumerate(records, start=1):
@@ -254,11 +227,8 @@ class DataFolder:
         return found
 
 
-def cached_catalogue(name: str, products: Any) -> Catalogue:
-    """A compiled catalogue of the cache folder, made from ``products()`` if it is not there yet.
-
-    If the cache folder cannot be written, it goes to a temporary folder, deleted when this process ends.
-    """
+def cached_catalogue(name: str, products: Callable[[], Iterable[Product]]) -> Catalogue:
+    """A compiled catalogue of the cache folder, made from ``products()`` if it is not there yet."""
     folder = private_folder("webshop") / name
     if not is_compiled(folder):
         try:
@@ -266,24 +236,11 @@ def cached_catalogue(name: str, products: Any) -> Catalogue:
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                 raise
-            temporary = Path(tempfile.mkdtemp(prefix="paw-webshop-"))
-            atexit.register(_remove, temporary, os.getpid())
-            folder = temporary / name
-            _log.warning(
-                "%s cannot be written (%s): the catalogue goes to %s and is compiled anew by every "
-                "process. Set PAW_CACHE_DIR to a folder that can be written.",
-                cache_dir(),
-                error,
-                folder,
-            )
-            compile_catalogue(products(), folder)
-    return Catalogue.open(folder)
-
-
-def _remove(folder: Path, process: int) -> None:
-    """Deletes a temporary folder, but not when a fork of the process that made it ends."""
-    if os.getpid() == process:
-        shutil.rmtree(folder, ignore_errors=True)
+            raise OSError(
+                f"{cache_dir()} cannot be written ({error}), and the products are compiled there: set "
+                "PAW_CACHE_DIR to a folder that can."
+            ) from error
+    return open_catalogue(folder.resolve())
 
 
 def read_json(path: Path) -> Any:

