@@ -9,8 +9,7 @@ import json
 import tempfile
 from pathlib import Path
 
-from paw_gym.export import read_episodes
-from paw_gym.export.expert import expert_episodes
+from paw_gym.export import expert_episodes, read_episodes
 from paw_gym.export.hub import write_hub_dataset
 from paw_gym.export.sft import write_sft
 

@@ -25,7 +25,7 @@ from env_servers.problems import ProblemError
 from paw_gym.core import TextEnv
 from paw_gym.internals.constructors import has_splits, import_named
 from paw_gym.prompts import builtin_templates
-from paw_gym.remote.protocol import generator_text, set_generator
+from paw_gym.remote import generator_text, set_generator
 
 OK, LOST, REFUSED = 200, 410, 422
 _ARGUMENT_ERRORS = (KeyError, IndexError, ValueError, TypeError)

@@ -6,9 +6,9 @@ loads, ``sft`` makes chat-format examples. All goes from iterator to file: no da
 
 from __future__ import annotations
 
-from paw_gym.export.sources import PARTS, episode_files, read_episodes
+from paw_gym.export.sources import PARTS, episode_files, expert_episodes, read_episodes
 from paw_gym.internals.registry import import_modules
 
-__all__ = ["PARTS", "episode_files", "read_episodes"]
+__all__ = ["PARTS", "episode_files", "expert_episodes", "read_episodes"]
 
 import_modules(__name__)

@@ -18,7 +18,7 @@ from paw_gym.internals.files import own_token
 from paw_gym.internals.http import BUSY, HttpError, JsonClient
 from paw_gym.internals.naming import UnknownTaskError
 from paw_gym.prompts import PromptTemplate, builtin_templates
-from paw_gym.remote.protocol import (
+from paw_gym.remote import (
     RemoteError,
     ServerUnavailableError,
     SessionLostError,

@@ -15,8 +15,7 @@ import gymnasium as gym
 
 from paw_gym.core import INFO_KEYS, Outcome, Task, TextEnv
 from paw_gym.internals.printable import encodable
-from paw_gym.remote.client import EnvDefaults, GatewayClient, client_for
-from paw_gym.remote.protocol import (
+from paw_gym.remote import (
     RemoteError,
     ServerUnavailableError,
     SessionLostError,
@@ -24,6 +23,7 @@ from paw_gym.remote.protocol import (
     generator_text,
     set_generator,
 )
+from paw_gym.remote.client import EnvDefaults, GatewayClient, client_for
 
 TIMEOUT = 330.0
 """seconds to wait for an answer: more than a gateway gives an environment to load its data"""

@@ -4,8 +4,8 @@ Text is split at the word boundaries of Unicode Annex 29; words lose a possessiv
 33 stop words are left out, the rest stemmed. Plain ASCII takes a fast path; both paths give the same terms.
 
 The stemmer is Porter's (1980) with the two departures of its author's own program: the suffixes ``bli`` (not
-``abli``) and ``logi``. Stemmers on the package index either lack them or carry a second algorithm, and to agree
-with Lucene, BM25 needs exactly this one.
+``abli``) and ``logi``. Stemmers on the package index either lack them or carry a second algorithm, and to
+agree with Lucene, BM25 needs exactly this one.
 """
 
 from __future__ import annotations

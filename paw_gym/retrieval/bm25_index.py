@@ -30,10 +30,10 @@ from paw_gym.retrieval.corpus import Corpus, text_hash
 from paw_gym.retrieval.index_files import (
     DamagedIndexError,
     Progress,
+    build_once,
     claim,
     mapped,
     naming_damage,
-    only_builder,
     read_meta,
     reserve,
 )
@@ -187,10 +187,7 @@ def build_index(
             shards.append(index_shard(_texts(corpus, start, end), start))
             progress("indexing", end, len(corpus))
         return _merge(shards, corpus.fingerprint, None)
-    if not (folder / "index.json").is_file():
-        with only_builder(folder):
-            if not (folder / "index.json").is_file():  # else another process has just built it
-                _build(corpus, folder, bounds, shard_size, workers, progress)
+    build_once(folder, lambda: _build(corpus, folder, bounds, shard_size, workers, progress))
     return BM25Index.load(folder, corpus.fingerprint)
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from paw_gym.internals.files import user_path, write_json
+from paw_gym.internals.naming import require_choice
 from paw_gym.retrieval.base import Contexts, Hit
 from paw_gym.retrieval.corpus import Corpus, CorpusRetriever, CorpusSource
 from paw_gym.retrieval.encoders import Encoder, make_encoder
@@ -19,13 +19,13 @@ from paw_gym.retrieval.index_files import (
     DamagedIndexError,
     IndexMismatchError,
     Progress,
-    only_builder,
+    build_once,
     read_meta,
     require_same,
 )
 from paw_gym.retrieval.vector_index import (
-    SearchEffort,
-    VectorIndexSettings,
+    KINDS,
+    STORAGES,
     VectorStore,
     encode_corpus,
     fill_index,
@@ -74,6 +74,8 @@ class DenseRetriever(CorpusRetriever):
         refine: int = 8,
         progress: Progress = lambda what, done, total: None,
     ) -> None:
+        if probes < 1:
+            raise ValueError(f"probes is how many clusters are looked into: got {probes}.")
         self.corpus = Corpus.open(corpus)
         if index is None and len(self.corpus) > LARGEST:
             raise _no_index(f"{len(self.corpus):,} passages", self.corpus.source)
@@ -102,8 +104,9 @@ class DenseRetriever(CorpusRetriever):
             self.encoder.dim,
             self.meta["vector_storage"],
         )
-        self.effort = SearchEffort(candidates, probes, refine)
-        self._settings = {"retriever": "e5", **self.meta, **asdict(self.effort)}
+        self.candidates, self.probes, self.refine = candidates, probes, refine
+        effort = {"candidates": candidates, "probes": probes, "refine": refine}
+        self._settings = {"retriever": "e5", **self.meta, **effort}
 
     def _search(self, queries: Sequence[str], top_k: int, contexts: Contexts) -> list[list[Hit]]:
         if not queries:
@@ -114,9 +117,9 @@ class DenseRetriever(CorpusRetriever):
 
     def nearest(self, vectors: np.ndarray, top_k: int) -> tuple[np.ndarray, np.ndarray]:
         """Scores and positions, both [n, k], for query vectors [n, dim]; -1 for none."""
-        again = self.effort.refine if self.meta["kind"] == "ivfpq" else 0
+        again = self.refine if self.meta["kind"] == "ivfpq" else 0
         wanted = top_k * max(again, 1)
-        scores, positions = search_index(self._index, vectors, wanted, self.effort)
+        scores, positions = search_index(self._index, vectors, wanted, self.candidates, self.probes)
         if again:
             scores, positions = refine(vectors, positions, self._vectors, top_k)
         return scores, positions
@@ -131,7 +134,6 @@ def build_dense_index(
     shard_size: int = 20_000,
     batch_size: int = 256,
     progress: Progress = lambda what, done, total: None,
-    **settings: Any,
 ) -> None:
     """Encodes a corpus and indexes its vectors; an interrupted build goes on where it stopped.
 
@@ -141,48 +143,35 @@ def build_dense_index(
             ``float16`` or ``int8``.
         shard_size: passages per file of vectors; an interruption loses less than one file.
         batch_size: passages given to the encoder at a time.
-        settings: other fields of ``VectorIndexSettings``.
 
     Raises:
         IndexMismatchError: the folder holds an index of another corpus, model or form.
         ValueError: an unknown kind or storage, or another process is building there.
     """
-    chosen = VectorIndexSettings(kind, storage, **settings)
+    require_choice("kind", kind, KINDS)
+    require_choice("storage", storage, STORAGES)
     form = {
         "format": FORMAT,
         "corpus": corpus.fingerprint,
         "model": encoder.fingerprint,
         "vector_storage": storage,
-        **asdict(chosen),
+        "kind": kind,
     }
-    if not (folder / "index.json").is_file():
-        with only_builder(folder):
-            if not (folder / "index.json").is_file():  # else another process has just built it
-                _build(corpus, encoder, folder, form, chosen, (shard_size, batch_size), progress)
-                return
+
+    def build() -> None:
+        vectors = encode_corpus(
+            corpus, encoder, folder / "vectors", storage, shard_size, batch_size, progress
+        )
+        progress("indexing", 0, 1)
+        index = new_index(encoder.dim, len(corpus), kind, storage)
+        fill_index(index, vectors)
+        save_index(index, folder / "index.faiss")
+        found = {"passages": len(corpus), "dim": encoder.dim, "bounds": list(vectors.bounds)}
+        write_json(folder / "index.json", {**form, **found})
+        progress("indexing", 1, 1)
+
+    build_once(folder, build)
     require_same(folder, read_meta(folder, FORMAT, corpus.fingerprint), form)
-
-
-def _build(
-    corpus: Corpus,
-    encoder: Encoder,
-    folder: Path,
-    form: Mapping[str, Any],
-    settings: VectorIndexSettings,
-    sizes: tuple[int, int],
-    progress: Progress,
-) -> None:
-    """Builds the index of ``build_dense_index``, ``index.json`` last of all."""
-    vectors = encode_corpus(
-        corpus, encoder, folder / "vectors", settings.storage, *sizes, progress=progress
-    )
-    progress("indexing", 0, 1)
-    index = new_index(encoder.dim, len(corpus), settings)
-    fill_index(index, vectors, settings)
-    save_index(index, folder / "index.faiss")
-    meta = {**form, "passages": len(corpus), "dim": encoder.dim, "bounds": list(vectors.bounds)}
-    write_json(folder / "index.json", meta)
-    progress("indexing", 1, 1)
 
 
 # --- no index ----------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import errno
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -93,12 +93,18 @@ def require_same(folder: Path, found: Mapping[str, Any], wanted: Mapping[str, An
             )
 
 
-def only_builder(folder: Path) -> AbstractContextManager[None]:
-    """Makes the folder of an index and keeps other builds out of it; a killed process releases it."""
-    return only_process(
-        folder,
-        "Another process is building the index in {folder}. Wait until it is done, or choose another folder.",
+def build_once(folder: Path, build: Callable[[], None]) -> None:
+    """Has an index built, ``index.json`` last of all, unless it is there; keeps other builds out."""
+    done = folder / "index.json"
+    if done.is_file():
+        return
+    busy = (
+        "Another process is building the index in {folder}. Wait until it is done, or choose another "
+        "folder."
     )
+    with only_process(folder, busy):  # which a killed process releases
+        if not done.is_file():  # else another process has just built it
+            build()
 
 
 def reserve(path: Path) -> None:

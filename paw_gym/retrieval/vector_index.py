@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from paw_gym.internals.files import new_file
-from paw_gym.internals.naming import require_choice
 from paw_gym.retrieval.base import need
 from paw_gym.retrieval.corpus import Corpus
 from paw_gym.retrieval.encoders import Encoder
@@ -93,7 +92,6 @@ def encode_corpus(
     progress: Progress = lambda what, done, total: None,
 ) -> VectorStore:
     """Encodes a corpus, shard by shard; what is there already is kept."""
-    require_choice("storage", storage, STORAGES)
     if shard_size < 1 or batch_size < 1:
         raise ValueError(
             f"shard_size and batch_size are 1 or more, got {shard_size}, {batch_size}."
@@ -144,62 +142,46 @@ def _write_shard(
 # --- the index --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class VectorIndexSettings:
-    """Settings of an index of vectors."""
-
-    kind: str = "flat"
-    """``flat``, ``hnsw`` or ``ivfpq``"""
-    storage: str = "float32"
-    """of flat and hnsw: ``float32``, ``float16`` or ``int8``"""
-    neighbours: int = 32
-    """hnsw: M, links a vector; memory grows with it"""
-    build_effort: int = 200
-    """hnsw: efConstruction, candidates looked at when a vector is added"""
-    lists: int | None = None
-    """ivfpq: number of clusters; ``None``: four times the square root of the number of vectors"""
-    code_bytes: int | None = None
-    """ivfpq: bytes of a compressed vector; ``None``: a quarter of the dimension"""
-    train_size: int = 200_000
-    """vectors that clusters and codes are learnt from, at most"""
-    seed: int = 0
-    """of the choice of these vectors"""
-
-    def __post_init__(self) -> None:
-        require_choice("kind", self.kind, KINDS)
-        require_choice("storage", self.storage, STORAGES)
+_LINKS = 32
+"""hnsw: M, links of a vector; memory grows with it"""
+_BUILD_EFFORT = 200
+"""hnsw: efConstruction, candidates looked at when a vector is added"""
+_TRAINED_ON = 200_000
+"""ivfpq: vectors that clusters and codes are learnt from, at most"""
 
 
 def faiss() -> Any:
     return need("faiss", "dense", "Searching vectors")
 
 
-def new_index(dim: int, count: int, settings: VectorIndexSettings) -> Any:
-    """An empty FAISS index for ``count`` vectors; it has yet to be trained."""
+def new_index(dim: int, count: int, kind: str, storage: str) -> Any:
+    """An empty FAISS index for ``count`` vectors; it has yet to be trained.
+
+    An IVF-PQ index has four times as many clusters as the square root of ``count``, and takes about a
+    quarter of a byte for each dimension of a vector.
+    """
     library = faiss()
     metric = library.METRIC_INNER_PRODUCT
     quantizers = library.ScalarQuantizer
-    scalar = {"float16": quantizers.QT_fp16, "int8": quantizers.QT_8bit}.get(settings.storage)
-    if settings.kind == "flat":
+    scalar = {"float16": quantizers.QT_fp16, "int8": quantizers.QT_8bit}.get(storage)
+    if kind == "flat":
         if scalar is None:
             return library.IndexFlatIP(dim)
         return library.IndexScalarQuantizer(dim, scalar, metric)
-    if settings.kind == "hnsw":
+    if kind == "hnsw":
         if scalar is None:
-            index = library.IndexHNSWFlat(dim, settings.neighbours, metric)
+            index = library.IndexHNSWFlat(dim, _LINKS, metric)
         else:
-            index = library.IndexHNSWSQ(dim, scalar, settings.neighbours, metric)
-        index.hnsw.efConstruction = settings.build_effort
+            index = library.IndexHNSWSQ(dim, scalar, _LINKS, metric)
+        index.hnsw.efConstruction = _BUILD_EFFORT
         return index
-    trained_on = min(count, settings.train_size)
+    trained_on = min(count, _TRAINED_ON)
     if trained_on < 2:
         raise ValueError(
             f"kind='ivfpq' learns from 2 vectors at least, got {trained_on}: use 'flat'."
         )
-    lists = settings.lists or max(1, min(round(4 * math.sqrt(count)), trained_on // 39))
-    size = settings.code_bytes or max(1, dim // 4)
-    if dim % size:
-        raise ValueError(f"code_bytes must divide the dimension {dim}, got {size}.")
+    lists = max(1, min(round(4 * math.sqrt(count)), trained_on // 39))
+    size = next(size for size in range(max(1, dim // 4), 0, -1) if dim % size == 0)
     bits = 8 if trained_on >= 256 else max(1, int(math.log2(trained_on)))
     index = library.index_factory(dim, f"IVF{lists},PQ{size}x{bits}", metric)
     # takes minutes, for a search by Hamming distance that is not used
@@ -207,12 +189,12 @@ def new_index(dim: int, count: int, settings: VectorIndexSettings) -> Any:
     return index
 
 
-def fill_index(index: Any, vectors: VectorStore, settings: VectorIndexSettings) -> None:
+def fill_index(index: Any, vectors: VectorStore) -> None:
     """Trains an index on a sample and adds all vectors, shard by shard."""
     count = len(vectors)
     if not index.is_trained:
-        rng = np.random.default_rng(settings.seed)
-        picked = np.sort(rng.choice(count, min(count, settings.train_size), replace=False))
+        rng = np.random.default_rng(0)
+        picked = np.sort(rng.choice(count, min(count, _TRAINED_ON), replace=False))
         index.train(vectors.rows(picked))
     for _, rows in vectors.shards():
         index.add(rows)
@@ -233,34 +215,23 @@ def load_index(path: Path) -> Any:
         raise DamagedIndexError(path, "FAISS cannot read it") from error
 
 
-@dataclass(frozen=True)
-class SearchEffort:
-    """Settings of a search; more effort finds more and takes longer."""
-
-    candidates: int = 128
-    """hnsw: efSearch"""
-    probes: int = 32
-    """ivfpq: clusters looked into"""
-    refine: int = 8
-    """ivfpq: candidates scored again with the stored vectors, as a multiple of ``top_k``; 0: none"""
-
-    def __post_init__(self) -> None:
-        if self.probes < 1:
-            raise ValueError(f"probes is how many clusters are looked into: got {self.probes}.")
-
-
 def search_index(
-    index: Any, queries: np.ndarray, top_k: int, effort: SearchEffort
+    index: Any, queries: np.ndarray, top_k: int, candidates: int, probes: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Scores and positions, both [n, top_k], best first; -1 for none."""
+    """Scores and positions, both [n, top_k], best first; -1 for none.
+
+    Args:
+        candidates: hnsw: efSearch.
+        probes: ivfpq: clusters looked into.
+    """
     library = faiss()
     parameters = None
     top_k = min(top_k, index.ntotal)
     kind = library.downcast_index(index)
     if isinstance(kind, library.IndexHNSW):
-        parameters = library.SearchParametersHNSW(efSearch=max(effort.candidates, top_k))
+        parameters = library.SearchParametersHNSW(efSearch=max(candidates, top_k))
     elif isinstance(kind, library.IndexIVF):
-        parameters = library.SearchParametersIVF(nprobe=min(effort.probes, kind.nlist))
+        parameters = library.SearchParametersIVF(nprobe=min(probes, kind.nlist))
     scores, positions = index.search(queries, top_k, params=parameters)
     return scores, positions
 

@@ -203,7 +203,7 @@ def sft_data(
 def _expert(
     env: str, episodes: int, seed: int, split: str, mode: str, kw: list[str] | None
 ) -> Iterator[Episode]:
-    from paw_gym.export.expert import expert_episodes
+    from paw_gym.export import expert_episodes
     from paw_gym.internals.constructors import has_splits
     from paw_train.cli.arguments import environment_of
 

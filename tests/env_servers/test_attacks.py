@@ -200,11 +200,11 @@ def test_there_is_no_websocket(server: Any) -> None:
 @contextmanager
 def serving(app: Any, limits: dict[str, Any]) -> Iterator[int]:
     """A server in this process, as ``paw serve`` starts it, with other limits of connections; its port."""
-    from env_servers import connections, service
+    from env_servers import service
 
     with pytest.MonkeyPatch.context() as patch:
         for name, value in limits.items():
-            patch.setattr(connections, name, value)
+            patch.setattr(service, name, value)
         started: list[uvicorn.Server] = []
         run = uvicorn.Server.run
 

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from paw_gym import Episode
-from paw_gym.export.expert import expert_episodes
+from paw_gym.export import expert_episodes
 from paw_gym.transition import write_jsonl, write_parquet
 from paw_train.cli.program import app
 

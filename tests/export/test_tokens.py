@@ -14,7 +14,7 @@ from typer.testing import Result
 pytest.importorskip("torch", reason="the extra `train`")
 
 from paw_gym import AgentInterface, Episode, Transition, make_agent_env
-from paw_gym.export.expert import expert_episodes
+from paw_gym.export import expert_episodes
 from paw_gym.internals.tool_calls import instead_of_tags
 from paw_gym.prompts import PromptTemplate
 from paw_gym.transition import write_jsonl

@@ -19,13 +19,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from servers import wait_until
 
-from env_servers.gateway.gateway import Limits
-from env_servers.gateway.session import EnvSession
+from env_servers.gateway.gateway import EnvSession, Limits
 from env_servers.gateway.settings import NotOfferedError, Offer, offer_of, tokens_of
 from env_servers.sessions import Client
 from paw_gym import make_remote
-from paw_gym.remote import ServerUnavailableError
-from paw_gym.remote.protocol import generator_text, set_generator
+from paw_gym.remote import ServerUnavailableError, generator_text, set_generator
 
 from .conftest import RunningGateway, is_alive
 

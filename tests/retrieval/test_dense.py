@@ -19,13 +19,8 @@ from paw_gym.retrieval import Corpus, DenseRetriever, IndexMismatchError, dense,
 from paw_gym.retrieval.bm25_index import build_index
 from paw_gym.retrieval.dense import build_dense_index
 from paw_gym.retrieval.encoders import SentenceEncoder, make_encoder
-from paw_gym.retrieval.index_files import DamagedIndexError, only_builder
-from paw_gym.retrieval.vector_index import (
-    SearchEffort,
-    VectorIndexSettings,
-    encode_corpus,
-    new_index,
-)
+from paw_gym.retrieval.index_files import DamagedIndexError, build_once
+from paw_gym.retrieval.vector_index import encode_corpus
 
 
 class WordEncoder:
@@ -110,7 +105,7 @@ def test_each_kind_finds_the_nearest(
 
 def test_more_effort_finds_more(corpus: Corpus, queries: list[str], tmp_path: Path) -> None:
     encoder = WordEncoder()
-    build_dense_index(corpus, encoder, tmp_path, "ivfpq", code_bytes=8)
+    build_dense_index(corpus, encoder, tmp_path, "ivfpq")
     expected = exact(corpus, queries, encoder, 10)
 
     def found(**effort: int) -> float:
@@ -156,14 +151,10 @@ def test_another_corpus_model_or_form_is_refused(corpus: Corpus, tmp_path: Path)
 
 
 def test_bad_settings_are_named(corpus: Corpus, tmp_path: Path) -> None:
-    for make, says in (
-        (lambda: VectorIndexSettings("hnws"), "Did you mean 'hnsw'"),
-        (lambda: SearchEffort(probes=0), "probes"),
-        (lambda: new_index(48, 1500, VectorIndexSettings("ivfpq", code_bytes=7)), "must divide"),
-    ):
-        with pytest.raises(ValueError, match=says):
-            make()
+    with pytest.raises(ValueError, match="probes"):
+        DenseRetriever(corpus, tmp_path, WordEncoder(), probes=0)
     for texts, settings, says in (
+        (corpus, {"kind": "hnws"}, "Did you mean 'hnsw'"),
         (corpus, {"storage": "fp16"}, "Unknown storage 'fp16'. Valid: .*'float16'"),
         (corpus, {"shard_size": 0}, "shard_size"),
         (Corpus.open(corpus[:1]), {"kind": "ivfpq"}, "learns from 2 vectors at least, got 1"),
@@ -233,11 +224,13 @@ def test_a_damaged_or_other_file_of_vectors_is_named(corpus: Corpus, tmp_path: P
 
 
 def test_two_processes_do_not_build_in_one_folder(corpus: Corpus, tmp_path: Path) -> None:
-    with only_builder(tmp_path / "i"):
+    def meanwhile() -> None:
         with pytest.raises(ValueError, match="Another process is building the index in"):
             build_dense_index(corpus, WordEncoder(), tmp_path / "i")
         with pytest.raises(ValueError, match="Another process"):
             build_index(corpus, tmp_path / "i")
+
+    build_once(tmp_path / "i", meanwhile)
 
 
 WORDS = "[PAD] [UNK] query passage : bees make honey oak is a tree who"
