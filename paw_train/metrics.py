@@ -31,8 +31,6 @@ class Metric:
     """how micro-batches make the value of their mini-batch; most are shares of a mean, which add up"""
     log: bool = False
     """whether its axis is logarithmic"""
-    smooth: bool = True
-    """whether its chart has a smoothed line"""
     optional: bool = False
     """whether it is measured under some settings only, and so not expected in every run"""
     section: str = ""
@@ -115,7 +113,6 @@ CATALOGUE: Mapping[str, Mapping[str, list[Metric]]] = {
                 "selected_share",
                 "transitions with world-model supervision (α)",
                 "share",
-                smooth=False,
             )
         ],
         "Action entropy at selection": [
@@ -156,7 +153,7 @@ CATALOGUE: Mapping[str, Mapping[str, list[Metric]]] = {
             Metric("ratio_mean", "mean over the action tokens", label="mean", log=True),
             Metric("ratio_min", "lowest of an action token", label="lowest", merge="min", log=True),
         ],
-        "Learning rate": [Metric("lr", "of the update", smooth=False)],
+        "Learning rate": [Metric("lr", "of the update")],
         "Skipped steps": [
             Metric("skipped", "optimizer steps without a finite gradient", "share", optional=True)
         ],

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,33 +75,20 @@ def value_axis(
     return Axis(low - air, high + air, start, end)
 
 
-def number_text(value: float, share: bool = False) -> str:
-    """A number for a label: three significant digits, ``k`` and ``M``, or percent."""
+def number_text(value: float, share: bool = False, digits: int = 3) -> str:
+    """A number for a label: significant digits, ``k`` and ``M``, or percent."""
     if share:
         return f"{100 * value:.1f}".removesuffix(".0") + " %"
     size = abs(value)
     if size >= 1e6:
-        return f"{value / 1e6:.3g}M"
+        return f"{value / 1e6:.{digits}g}M"
     if size >= 1e4:
-        return f"{value / 1e3:.3g}k"
+        return f"{value / 1e3:.{digits}g}k"
     if size >= 1000:
         return f"{value:.0f}"
     if size < 1e-3 and value:
         return f"{value:.2e}".replace(".00e", "e").replace("e-0", "e-")
-    return f"{value:.3g}"
-
-
-def tick_labels(ticks: Sequence[float], share: bool = False) -> list[str]:
-    """A label for each tick, with enough digits to make neighbours differ."""
-    labels = [number_text(value, share) for value in ticks]
-    if len(set(labels)) == len(labels):
-        return labels
-    scaled = [100 * value if share else value for value in ticks]
-    step = min(b - a for a, b in pairwise(scaled))
-    digits = next(
-        d for d in range(16) if all(abs(round(v, d) - v) < 0.01 * step for v in scaled) or d == 15
-    )
-    return [f"{value:.{digits}f}" + (" %" if share else "") for value in scaled]
+    return f"{value:.{digits}g}"
 
 
 def duration_text(seconds: float) -> str:
@@ -154,46 +142,16 @@ class ChartStyle:
 
     width: float = 380
     height: float = 208
-    left: float = 46
-    right: float = 10
-    top: float = 10
-    bottom: float = 34
     share: bool = False
-    full: bool = False
-    """a share's axis runs from 0 to 1"""
     log: bool = False
     """logarithmic if the values allow and need it"""
     x_label: str = "update"
     holds: Sequence[float] = ()
     """values that the y axis holds in addition to the series', so that several charts can be compared"""
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One series in pixels."""
-
-    colour: int
-    path: str
-    """the ``d`` of its path"""
-    smoothed: str
-    """that of its running mean; empty if it has none"""
-    band: str
-    """that of the area behind it; empty if it has none"""
-    whiskers: Sequence[tuple[float, float, float]]
-    """(x, low, high)"""
-    dots: Sequence[tuple[float, float]]
-
-
-@dataclass(frozen=True, slots=True)
-class Strip:
-    """A position in a chart that shows its values on hover."""
-
-    x: float
-    left: float
-    right: float
-    text: str
-    marks: Sequence[tuple[float, int]]
-    """(y, colour)"""
+    left: float = 46
+    right: float = 10
+    top: float = 10
+    bottom: float = 34
 
 
 class Chart:
@@ -208,8 +166,8 @@ class Chart:
     def y_ticks(self) -> list[tuple[float, str]]:
         low, high = self.y.low, self.y.high
         ticks = log_ticks(low, high) if self.y.log else linear_ticks(low, high, 4)
-        labels = tick_labels(ticks, self.style.share)
-        return [(self.y.at(v), label) for v, label in zip(ticks, labels, strict=True)]
+        # an axis spans a tenth of its largest value or more: four digits tell neighbours apart
+        return [(self.y.at(v), number_text(v, self.style.share, 4)) for v in ticks]
 
     @property
     def x_ticks(self) -> list[tuple[float, str]]:
@@ -217,25 +175,26 @@ class Chart:
         return [(self.x.at(value), f"{value:g}") for value in ticks]
 
     @property
-    def lines(self) -> list[Line]:
+    def lines(self) -> list[dict[str, Any]]:
+        """Each series in pixels: paths of the line, its running mean and its band; whiskers and dots."""
         return [self._line(series) for series in self.series]
 
-    def _line(self, series: Series) -> Line:
+    def _line(self, series: Series) -> dict[str, Any]:
         x_at, y_at = self.x.at, self.y.at
         window, smoothed = running_mean(series.points) if series.smooth else (1, [])
         few = window == 1 and len(series.points) <= _DOTS_UP_TO
-        return Line(
-            series.colour,
-            path_of(series.points, self.x, self.y),
-            path_of(smoothed, self.x, self.y) if window > 1 else "",
-            _area(series.band, self.x, self.y) if series.band else "",
-            [(x_at(x), y_at(low), y_at(high)) for x, low, high in series.intervals],
-            [(x_at(x), y_at(y)) for x, y in series.points if few and y is not None],
-        )
+        return {
+            "colour": series.colour,
+            "path": self._path(series.points),
+            "smoothed": self._path(smoothed) if window > 1 else "",
+            "band": self._area(series.band) if series.band else "",
+            "whiskers": [(x_at(x), y_at(low), y_at(high)) for x, low, high in series.intervals],
+            "dots": [(x_at(x), y_at(y)) for x, y in series.points if few and y is not None],
+        }
 
     @property
-    def strips(self) -> list[Strip]:
-        """Positions side by side over the whole chart, at most ``MAX_STRIPS``."""
+    def strips(self) -> list[dict[str, Any]]:
+        """Positions side by side over the whole chart that show their values on hover."""
         xs = sorted({x for s in self.series for x, y in s.points if y is not None})
         xs = xs[:: math.ceil(len(xs) / MAX_STRIPS)]
         places = [self.x.at(x) for x in xs]
@@ -247,7 +206,8 @@ class Chart:
             here = [(s, v[x]) for s, v in zip(self.series, values, strict=True) if x in v]
             lines = [f"{self.style.x_label} {x:g}", *(self._value(s, x, y) for s, y in here)]
             marks = [(self.y.at(y), s.colour) for s, y in here]
-            strips.append(Strip(place, left, right, "\n".join(lines), marks))
+            text = "\n".join(lines)
+            strips.append({"x": place, "left": left, "right": right, "text": text, "marks": marks})
         return strips
 
     def _value(self, series: Series, x: float, y: float) -> str:
@@ -256,6 +216,25 @@ class Chart:
         for low, high in [ends for at, *ends in series.intervals if at == x]:
             text += f" [{number_text(low, share)}, {number_text(high, share)}]"
         return text
+
+    def _area(self, band: Sequence[tuple[float, float, float]]) -> str:
+        upper = [f"{self.x.at(x):.1f} {self.y.at(high):.1f}" for x, _, high in band]
+        lower = [f"{self.x.at(x):.1f} {self.y.at(low):.1f}" for x, low, _ in reversed(band)]
+        return f"M{'L'.join([*upper, *lower])}Z"
+
+    def _path(self, points: Sequence[Point]) -> str:
+        """The ``d`` of a path; a single point between gaps becomes a dot (round caps)."""
+        out: list[str] = []
+        pen_down = False
+        for i, (x, y) in enumerate(points):
+            if y is None:
+                pen_down = False
+                continue
+            out.append(f"{'L' if pen_down else 'M'}{self.x.at(x):.1f} {self.y.at(y):.1f}")
+            alone = not pen_down and (i + 1 == len(points) or points[i + 1][1] is None)
+            out += ["h0"] if alone else []
+            pen_down = True
+        return "".join(out)
 
 
 def smoothing_window(count: int) -> int:
@@ -298,28 +277,5 @@ def _axes(series: Sequence[Series], style: ChartStyle) -> tuple[Axis, Axis]:
     x_axis = Axis(low, high, style.left + 4, style.width - style.right - 4)
     ys = [*(y for s in series for y in s.reach), *style.holds]
     start, end = style.height - style.bottom, style.top
-    if style.full:
-        return x_axis, Axis(0.0, max(1.0, *ys), start, end)
     log = style.log and min(ys) > 0 and max(ys) > 30 * min(ys)
     return x_axis, value_axis(ys, start, end, style.share, log)
-
-
-def _area(band: Sequence[tuple[float, float, float]], x_axis: Axis, y_axis: Axis) -> str:
-    upper = [f"{x_axis.at(x):.1f} {y_axis.at(high):.1f}" for x, _, high in band]
-    lower = [f"{x_axis.at(x):.1f} {y_axis.at(low):.1f}" for x, low, _ in reversed(band)]
-    return f"M{'L'.join([*upper, *lower])}Z"
-
-
-def path_of(points: Sequence[Point], x_axis: Axis, y_axis: Axis) -> str:
-    """The ``d`` of a path through points; a single point between gaps becomes a dot (round caps)."""
-    out: list[str] = []
-    pen_down = False
-    for i, (x, y) in enumerate(points):
-        if y is None:
-            pen_down = False
-            continue
-        out.append(f"{'L' if pen_down else 'M'}{x_axis.at(x):.1f} {y_axis.at(y):.1f}")
-        alone = not pen_down and (i + 1 == len(points) or points[i + 1][1] is None)
-        out += ["h0"] if alone else []
-        pen_down = True
-    return "".join(out)

@@ -259,7 +259,7 @@ class TestVariants:
 
 class TestMetrics:
     def test_every_metric_has_a_chart_and_a_meaning(self):
-        drawn = {key for section in SECTIONS for curve in section.curves for key, _ in curve.keys}
+        drawn = {key for curves in SECTIONS.values() for curve in curves for key, _ in curve.keys}
         assert drawn == set(METRICS)
         assert [m.name for m in METRICS.values() if not m.meaning or not m.title] == []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from paw_gym.internals.printable import counted
 from paw_train.metrics import CATALOGUE, METRICS, NOT_MEASURED, number
@@ -13,23 +14,13 @@ from paw_train.reporting.run.data import Rate, Record, RunData
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One chart: the keys of ``metrics.jsonl`` it shows, with their labels."""
+    """One chart: the keys of a record that it shows, with their labels."""
 
     title: str
     note: str
     keys: tuple[tuple[str, str], ...]
     share: bool = False
-    full: bool = False
     log: bool = False
-    smooth: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """Charts under one heading."""
-
-    title: str
-    curves: tuple[Curve, ...]
 
 
 def _chart(title: str, names: Sequence[str]) -> Curve:
@@ -37,89 +28,73 @@ def _chart(title: str, names: Sequence[str]) -> Curve:
     first = metrics[0]
     texts = [f"{m.title}: {m.meaning}" if len(metrics) > 1 else m.meaning for m in metrics]
     unit = f" ({first.unit})" if first.unit not in ("", "share") else ""
-    return Curve(
-        title,
-        "; ".join(texts) + unit,
-        tuple((m.name, m.title) for m in metrics),
-        share=first.unit == "share",
-        full=first.name == "success_rate",
-        log=first.log,
-        smooth=first.smooth,
-    )
+    keys = tuple((m.name, m.title) for m in metrics)
+    return Curve(title, "; ".join(texts) + unit, keys, first.unit == "share", first.log)
 
 
-SECTIONS = tuple(
-    Section(title, tuple(_chart(name, [m.name for m in own]) for name, own in charts.items()))
+SECTIONS = {
+    title: [_chart(name, [m.name for m in own]) for name, own in charts.items()]
     for title, charts in CATALOGUE.items()
-)
-_WARM_START = Section(
-    "Warm start",
-    (
-        Curve("Cloning loss", "next-token loss on the expert's episodes", (("loss", "loss"),)),
-        Curve(
-            "Action accuracy",
-            "tokens of the expert's responses predicted right",
-            (("action_accuracy", "accuracy"),),
-            share=True,
-        ),
+}
+"""the charts of the catalogue's measurements, by heading"""
+_WARM_START = (
+    Curve("Cloning loss", "next-token loss on the expert's episodes", (("loss", "loss"),)),
+    Curve(
+        "Action accuracy",
+        "tokens of the expert's responses predicted right",
+        (("action_accuracy", "accuracy"),),
+        share=True,
     ),
 )
-_WORLD_MODEL_LEARNING = Section(
-    "World-model learning before RL",
-    (
-        Curve(
-            "Right predictions",
-            "of the sampled ones: within the threshold, and word for word",
-            (("right_share", "right"), ("exact_share", "exact")),
-            share=True,
-        ),
-        Curve(
-            "Similarity",
-            "cosine of sampled prediction and realised observation",
-            (("similarity", "cosine"),),
-        ),
-        Curve(
-            "Informative groups",
-            "transitions whose predictions differ in reward",
-            (("informative_share", "informative"),),
-            share=True,
-        ),
-        Curve(
-            "Complete and different",
-            "predictions that end by themselves; different texts among them",
-            (("complete_share", "complete"), ("different_share", "different")),
-            share=True,
-        ),
-        Curve(
-            "Observation NLL",
-            "nats per token of the observations learned from (WM-SFT)",
-            (("nll_per_token", "NLL"),),
-        ),
-        Curve("KL", "to the start policy", (("kl", "KL"),)),
+_WORLD_MODEL_LEARNING = (
+    Curve(
+        "Right predictions",
+        "of the sampled ones: within the threshold, and word for word",
+        (("right_share", "right"), ("exact_share", "exact")),
+        share=True,
     ),
+    Curve(
+        "Similarity",
+        "cosine of sampled prediction and realised observation",
+        (("similarity", "cosine"),),
+    ),
+    Curve(
+        "Informative groups",
+        "transitions whose predictions differ in reward",
+        (("informative_share", "informative"),),
+        share=True,
+    ),
+    Curve(
+        "Complete and different",
+        "predictions that end by themselves; different texts among them",
+        (("complete_share", "complete"), ("different_share", "different")),
+        share=True,
+    ),
+    Curve(
+        "Observation NLL",
+        "nats per token of the observations learned from (WM-SFT)",
+        (("nll_per_token", "NLL"),),
+    ),
+    Curve("KL", "to the start policy", (("kl", "KL"),)),
 )
 _MAX_OTHERS = 24
 
 
-@dataclass(frozen=True, slots=True)
-class ChartSection:
-    """Charts under one heading, for the data that a run has."""
-
-    title: str
-    charts: Sequence[tuple[Curve, Chart]]
-    wide: bool
-    """whether the charts are few enough to be larger"""
-    smoothing: str
-    """an explanation of the smoothed lines; empty if there are none"""
-
-
-def chart_sections(run: RunData) -> list[ChartSection]:
-    parts = [_by_environment(run.metrics)]
-    of_updates = [*SECTIONS, *parts, _others(run.metrics)]
-    found = [_section(section, run.metrics, "update", run) for section in of_updates]
-    found.append(_section(_WORLD_MODEL_LEARNING, run.world_model_learning, "update", run))
-    found.append(_section(_WARM_START, run.warmstart, "step", run))
-    return [section for section in found if section is not None]
+def chart_sections(run: RunData) -> list[dict[str, Any]]:
+    """The charts for which a run has data, as ``run.html`` reads them."""
+    updates = {
+        **SECTIONS,
+        "By environment": _by_environment(run.metrics),
+        "Other measurements": _others(run.metrics),
+    }
+    found = [
+        _section(title, curves, run.metrics, "update", run) for title, curves in updates.items()
+    ]
+    learning, warm = run.world_model_learning, run.warmstart
+    title = "World-model learning before RL"
+    found.append(_section(title, _WORLD_MODEL_LEARNING, learning, "update", run))
+    found.append(_section("Warm start", _WARM_START, warm, "step", run))
+    return [section for section in found if section["charts"]]
 
 
 def not_measured(run: RunData) -> list[str]:
@@ -141,7 +116,7 @@ def success_series(run: RunData) -> list[Series]:
     return [s for s in series if s.values]
 
 
-def _by_environment(records: Sequence[Record]) -> Section:
+def _by_environment(records: Sequence[Record]) -> list[Curve]:
     """Measurements by environment, for runs with several (``metric/environment``): one chart per metric."""
     keys = sorted({key for record in records for key in record if "/" in key})
     charts = []
@@ -149,52 +124,47 @@ def _by_environment(records: Sequence[Record]) -> Section:
         own = tuple((k, k.partition("/")[2]) for k in keys if k.startswith(f"{name}/"))
         if own:
             share = metric.unit == "share"
-            charts.append(Curve(metric.heading, metric.meaning, own, share=share, log=metric.log))
-    return Section("By environment", tuple(charts))
+            charts.append(Curve(metric.heading, metric.meaning, own, share, metric.log))
+    return charts
 
 
-def _others(records: Sequence[Record]) -> Section:
+def _others(records: Sequence[Record]) -> list[Curve]:
     """Measurements that are not in the catalogue but are plotted as well."""
-    shown = {key for curve in _by_environment(records).curves for key, _ in curve.keys}
+    shown = {key for curve in _by_environment(records) for key, _ in curve.keys}
     keys = sorted({key for r in records for key in r} - shown - set(METRICS) - NOT_MEASURED)
     plotted = [key for key in keys if _has(records, key)][:_MAX_OTHERS]
-    return Section("Other measurements", tuple(Curve(k, "", ((k, k),)) for k in plotted))
+    return [Curve(key, "", ((key, key),)) for key in plotted]
 
 
 def _section(
-    section: Section, records: Sequence[Record], x_key: str, run: RunData
-) -> ChartSection | None:
-    found = [(curve, _series(curve, records, x_key, run)) for curve in section.curves]
+    title: str, curves: Sequence[Curve], records: Sequence[Record], x_key: str, run: RunData
+) -> dict[str, Any]:
+    found = [(curve, _series(curve, records, x_key, run)) for curve in curves]
     found = [(curve, series) for curve, series in found if series]
-    if not found:
-        return None
-    wide = len(found) in (1, 2, 4)
-    charts = [(curve, Chart(series, _style(curve, x_key, wide))) for curve, series in found]
-    longest = max((len(s.points) for _, ss in found for s in ss if s.smooth), default=0)
-    window = smoothing_window(longest)
+    wide = len(found) in (1, 2, 4)  # few enough to be larger
+    width, height = (440, 226) if wide else (380, 208)
+    charts = [
+        (curve, Chart(series, ChartStyle(width, height, curve.share, curve.log, x_key)))
+        for curve, series in found
+    ]
+    window = smoothing_window(len(records)) if found else 1
     smoothing = f"Thin lines: each {x_key}; thick lines: mean of {window} neighbours."
-    return ChartSection(section.title, charts, wide, smoothing if window > 1 else "")
+    return {
+        "title": title,
+        "charts": charts,
+        "wide": wide,
+        "smoothing": smoothing if window > 1 else "",
+    }
 
 
 def _series(curve: Curve, records: Sequence[Record], x_key: str, run: RunData) -> list[Series]:
-    if curve.full:
+    if curve.keys[0][0] == "success_rate":
         return success_series(run)
     return [
-        Series(label, _points(records, key, x_key), i, (), curve.smooth)
+        Series(label, _points(records, key, x_key), i, (), True)
         for i, (key, label) in enumerate(curve.keys, 1)
         if _has(records, key)
     ]
-
-
-def _style(curve: Curve, x_label: str, wide: bool) -> ChartStyle:
-    return ChartStyle(
-        width=440 if wide else 380,
-        height=226 if wide else 208,
-        share=curve.share,
-        full=curve.full,
-        log=curve.log,
-        x_label=x_label,
-    )
 
 
 def _has(records: Sequence[Record], key: str) -> bool:
