@@ -78,7 +78,7 @@ def test_a_step_that_hangs_ends_its_episode_alone(mode: str, hang: Callable[[], 
     assert (metrics["timed_out_episodes"], metrics["failed_episodes"]) == (1, 0)
     assert metrics["success_rate"] == pytest.approx(5 / 6)
     records = [{**metrics, "update": 1}, {**metrics, "update": 2}, {"update": 3}]
-    [alarm] = [a for a in find_alarms(records) if a.kind == "time"]
+    [alarm] = [a for a in find_alarms(records) if a.title == "Episodes ran out of time"]
     assert (alarm.first, alarm.last, alarm.ongoing) == (1, 2, False)
 
 

@@ -414,7 +414,8 @@ def test_alarms_are_told(tmp_path: Path, opened: Opened, small_run: Path) -> Non
     ]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     [alarm] = opened(tmp_path)("runs")["runs"][0]["alarms"]
-    assert alarm["kind"] == "success" and alarm["ongoing"] and 30 <= alarm["first"] < 46
+    assert alarm["title"] == "Success has collapsed" and alarm["ongoing"]
+    assert 30 <= alarm["first"] < 46
 
 
 DAMAGE = {

@@ -7,7 +7,7 @@ change has to exceed the noise between neighbouring updates, so that a noisy hea
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -52,9 +52,6 @@ Records = Sequence[Mapping[str, Any]]
 class Alarm:
     """A stretch of updates over which a rule held."""
 
-    kind: str
-    """``success``, ``invalid``, ``entropy``, ``groups``, ``penalties``, ``validation``, ``time`` or
-    ``world_model``"""
     title: str
     text: str
     """the numbers, in a sentence"""
@@ -64,9 +61,6 @@ class Alarm:
     """last update at which it held"""
     ongoing: bool
     """whether it holds at the newest update"""
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def recent_success(records: Records) -> float | None:
@@ -103,56 +97,50 @@ def loss_name(config: Mapping[str, Any]) -> str | None:
 
 
 def _success(records: Records) -> list[Alarm]:
-    series = _Windows.of(records, "success_rate")
-    best = series.past(np.maximum)
+    series = _Windows(records, "success_rate")
+    best, place = series.past(np.maximum)
     now = series.means
-    holds = (best.value >= _LEAST_SUCCESS) & (now <= best.value / 2)
-    holds &= series.differs(best.value)
+    holds = (best >= _LEAST_SUCCESS) & (now <= best / 2) & series.differs(best)
 
     def text(at: int) -> str:
-        return (
-            f"{_percent(now[at])} over {series.span(at)}; it was {_percent(best.value[at])} over "
-            f"{series.span(best.place[at])}."
-        )
+        was = f"{_percent(best[at])} over {series.span(place[at])}"
+        return f"{_percent(now[at])} over {series.span(at)}; it was {was}."
 
-    return series.stretches("success", "Success has collapsed", holds, text)
+    return series.stretches("Success has collapsed", holds, text)
 
 
 def _invalid(records: Records) -> list[Alarm]:
-    series = _Windows.of(records, "invalid_rate")
-    least = series.past(np.minimum)
+    series = _Windows(records, "invalid_rate")
+    least, place = series.past(np.minimum)
     now = series.means
-    holds = (now >= _LEAST_INVALID) & (now >= 2 * least.value) & series.differs(least.value)
+    holds = (now >= _LEAST_INVALID) & (now >= 2 * least) & series.differs(least)
 
     def text(at: int) -> str:
-        return (
-            f"{_percent(now[at])} of actions over {series.span(at)}; it was "
-            f"{_percent(least.value[at])} over {series.span(least.place[at])}."
-        )
+        was = f"{_percent(least[at])} over {series.span(place[at])}"
+        return f"{_percent(now[at])} of actions over {series.span(at)}; it was {was}."
 
-    return series.stretches("invalid", "Invalid actions have doubled", holds, text)
+    return series.stretches("Invalid actions have doubled", holds, text)
 
 
 def _entropy(records: Records) -> list[Alarm]:
     measured = any(number(r.get("entropy")) is not None for r in records)
-    series = _Windows.of(records, "entropy" if measured else "entropy_mean", "success_rate")
-    most = series.past(np.maximum)
+    series = _Windows(records, "entropy" if measured else "entropy_mean", "success_rate")
+    most, place = series.past(np.maximum)
     now = series.means
-    holds = (now <= _ENTROPY_LEFT * most.value) & series.differs(most.value)
-    holds &= series.second < _SOLVED
+    holds = (now <= _ENTROPY_LEFT * most) & series.differs(most) & (series.second < _SOLVED)
 
     def text(at: int) -> str:
         return (
-            f"{now[at]:.2g} nats over {series.span(at)}; it was {most.value[at]:.2g} over "
-            f"{series.span(most.place[at])}. The policy has stopped exploring, with "
+            f"{now[at]:.2g} nats over {series.span(at)}; it was {most[at]:.2g} over "
+            f"{series.span(place[at])}. The policy has stopped exploring, with "
             f"{_percent(series.second[at])} success."
         )
 
-    return series.stretches("entropy", "Action entropy has vanished", holds, text)
+    return series.stretches("Action entropy has vanished", holds, text)
 
 
 def _groups(records: Records) -> list[Alarm]:
-    series = _Windows.of(records, "equal_groups", "success_rate")
+    series = _Windows(records, "equal_groups", "success_rate")
     holds = (series.means >= _EQUAL) & (series.second < _SOLVED)
 
     def text(at: int) -> str:
@@ -161,11 +149,11 @@ def _groups(records: Records) -> list[Alarm]:
             "equal: their advantages are zero, so the policy gets no gradient from them."
         )
 
-    return series.stretches("groups", "Groups do not differ in return", holds, text)
+    return series.stretches("Groups do not differ in return", holds, text)
 
 
 def _penalties(records: Records) -> list[Alarm]:
-    series = _Windows.of(records, "penalty_share", "success_rate")
+    series = _Windows(records, "penalty_share", "success_rate")
     holds = (series.means >= _PENALTIES) & (series.second < _SOLVED)
 
     def text(at: int) -> str:
@@ -176,7 +164,7 @@ def _penalties(records: Records) -> list[Alarm]:
             "refused actions cost nothing."
         )
 
-    return series.stretches("penalties", "Penalties outweigh success", holds, text)
+    return series.stretches("Penalties outweigh success", holds, text)
 
 
 def _validation(records: Records) -> list[Alarm]:
@@ -184,10 +172,8 @@ def _validation(records: Records) -> list[Alarm]:
     below = False
     for at, record in enumerate(records):
         validated, update = number(record.get("validation")), number(record.get("update"))
-        if validated is None or update is None:
-            continue
         training = recent_success(records[max(0, at + 1 - WINDOW) : at + 1])
-        if training is None:
+        if validated is None or update is None or training is None:
             continue
         was_below, below = below, training - validated >= GAP
         if below:
@@ -196,8 +182,7 @@ def _validation(records: Records) -> list[Alarm]:
                 f"{_percent(training)} of the training tasks: what is learned does not carry over."
             )
             first = found.pop().first if was_below else int(update)
-            title = "Validation is far below training"
-            found.append(Alarm("validation", title, text, first, int(update), True))
+            found.append(Alarm("Validation is far below training", text, first, int(update), True))
     return [replace(alarm, ongoing=below and alarm is found[-1]) for alarm in found]
 
 
@@ -214,12 +199,12 @@ def _timed_out(records: Records) -> list[Alarm]:
         "rollout.episode_seconds, and they count as failed."
     )
     last, newest = max(counts), number(records[-1].get("update"))
-    return [Alarm("time", "Episodes ran out of time", text, min(counts), last, last == newest)]
+    return [Alarm("Episodes ran out of time", text, min(counts), last, last == newest)]
 
 
 def _world_model(records: Records) -> list[Alarm]:
-    series = _Windows.of(records, "wm_loss", "obs_nll")
-    before, nll_before = series.one_before(series.means), series.one_before(series.second)
+    series = _Windows(records, "wm_loss", "obs_nll")
+    before, nll_before = _one_before(series.means), _one_before(series.second)
     # a falling loss or a falling NLL shows learning, however high the loss still is
     holds = (np.minimum(series.means, before) >= _NEAR_ONE) & (series.means > before - _STILL)
     holds &= series.second >= _NLL_LEFT * nll_before
@@ -232,60 +217,40 @@ def _world_model(records: Records) -> list[Alarm]:
             "world_model.loss=ce, or learning the world model before RL, has no such limit."
         )
 
-    return series.stretches("world_model", "World-model loss stays near 1", holds, text)
+    return series.stretches("World-model loss stays near 1", holds, text)
 
 
 # --- windows ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Past:
-    """For each window, the extreme mean among the windows that ended before it began."""
-
-    value: Array
-    """NaN while there is none: comparisons with it are false"""
-    place: NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
 class _Windows:
-    """Running means of a measurement; window ``i`` covers values ``i`` to ``i + WINDOW - 1``."""
+    """Running means of a measurement; window ``i`` covers values ``i`` to ``i + WINDOW - 1``.
 
-    updates: list[int]
-    values: Array
-    means: Array
-    second: Array
-    """running means of a second measurement at the same updates"""
+    ``second`` are those of another measurement at the same updates.
+    """
 
-    @classmethod
-    def of(cls, records: Records, name: str, second: str | None = None) -> _Windows:
+    def __init__(self, records: Records, name: str, second: str = "") -> None:
         rows = [
-            (int(update), value, number(r.get(second)) or 0.0 if second else 0.0)
+            (int(update), value, number(r.get(second)) or 0.0)
             for r in records
             if (update := number(r.get("update"))) is not None
             and (value := number(r.get(name))) is not None
         ]
-        values = np.array([value for _, value, _ in rows], dtype=np.float64)
-        others = np.array([other for *_, other in rows], dtype=np.float64)
-        updates = [update for update, *_ in rows]
-        return cls(updates, values, _means(values), _means(others))
+        self.updates = [update for update, *_ in rows]
+        self.values = np.array([value for _, value, _ in rows], dtype=np.float64)
+        self.means = _means(self.values)
+        self.second = _means(np.array([other for *_, other in rows], dtype=np.float64))
 
-    def past(self, extreme: np.ufunc) -> _Past:
-        count = len(self.means)
-        value = np.full(count, np.nan)
-        place = np.zeros(count, dtype=np.int64)
-        if count > WINDOW:
-            running = extreme.accumulate(self.means)
-            reached = np.where(self.means == running, np.arange(count), 0)
-            value[WINDOW:] = running[:-WINDOW]
-            place[WINDOW:] = np.maximum.accumulate(reached)[:-WINDOW]
-        return _Past(value, place)
+    def past(self, extreme: np.ufunc) -> tuple[Array, NDArray[np.int64]]:
+        """For each window, the extreme mean among those that ended before it began, and its window.
 
-    def one_before(self, means: Array) -> Array:
-        """The mean of the window that ended where each window began; NaN while there is none."""
-        found = np.full(len(means), np.nan)
-        found[WINDOW:] = means[:-WINDOW]
-        return found
+        NaN while there is none: comparisons with it are false.
+        """
+        running = extreme.accumulate(self.means)
+        reached = np.where(self.means == running, np.arange(len(running)), 0)
+        place = np.zeros(len(running), dtype=np.int64)
+        place[WINDOW:] = np.maximum.accumulate(reached)[:-WINDOW]
+        return _one_before(running), place
 
     def errors(self) -> Array:
         """Standard error of the difference of two windows' means, from the updates so far.
@@ -305,7 +270,7 @@ class _Windows:
         return f"updates {self.updates[at]} to {self.updates[at + WINDOW - 1]}"
 
     def stretches(
-        self, kind: str, title: str, holds: NDArray[np.bool_], text: Callable[[int], str]
+        self, title: str, holds: NDArray[np.bool_], text: Callable[[int], str]
     ) -> list[Alarm]:
         """One alarm for each stretch of windows; a gap shorter than a window does not end it."""
         parts: list[list[int]] = []
@@ -316,9 +281,16 @@ class _Windows:
                 parts.append([at, at])
         newest, ends = len(self.means) - 1, self.updates[WINDOW - 1 :]
         return [
-            Alarm(kind, title, text(last), ends[first], ends[last], last == newest)
+            Alarm(title, text(last), ends[first], ends[last], last == newest)
             for first, last in parts
         ]
+
+
+def _one_before(means: Array) -> Array:
+    """The mean of the window that ended where each window began; NaN while there is none."""
+    found = np.full(len(means), np.nan)
+    found[WINDOW:] = means[:-WINDOW]
+    return found
 
 
 def _means(values: Array) -> Array:
