@@ -245,7 +245,7 @@ def test_rates_decide_where_the_tasks_are_not_listed(run: Path) -> None:
     [
         ({"panel_hash": "other"}, "used different tasks"),
         ({"errors": 3}, "ended 0 episodes before and 3 after RL; they count as failures"),
-        (rate(1, 1), "Success on 1 unseen game:"),
+        (rate(1, 1), "Success on 1 unseen task:"),
     ],
 )
 def test_what_is_odd_in_an_evaluation_is_told(run: Path, changes: Any, sentence: str) -> None:
@@ -325,7 +325,7 @@ def test_a_run_that_is_still_going(tmp_path: Path) -> None:
     (run / "eval_after.json").unlink()
     text = page_of(run).text
     assert "12 of 40 updates are recorded: the run is still going, or it was stopped." in text
-    assert "Success on 200 games: 21.0 % [15.9, 27.2] before RL" in text  # not of unseen ones
+    assert "Success on 200 tasks: 21.0 % [15.9, 27.2] before RL" in text  # not of unseen ones
     assert "There is no evaluation after RL to compare with." in text
     assert "Latest validation, after update 10: 37.5 %" in text
 
@@ -344,10 +344,10 @@ def test_damaged_lines_are_left_out_and_told(run: Path) -> None:
     (run / "eval_after.json").write_text('{"n": 200, "success_rate": 58.5}')
     (run / "warmstart.jsonl").write_bytes(b'\xff\xfe{"step": 1}\n')
     text = page_of(run).text
-    assert "metrics.jsonl: 1 line is damaged" in text
+    assert "metrics.jsonl: 1 damaged line left out" in text
     assert "episodes_before.jsonl: read up to a damaged line" in text
     assert "eval_after.json is left out: expected n >= 1 and success_rate in [0, 1]" in text
-    assert "warmstart.jsonl: 1 line is damaged" in text
+    assert "warmstart.jsonl: 1 damaged line left out" in text
 
 
 def test_the_last_record_counts_and_no_number_leaves_a_gap(tmp_path: Path) -> None:
@@ -370,7 +370,7 @@ def test_summary_has_a_note_and_a_row_for_each_task_type(run: Path) -> None:
     data = load_run(run)
     headline, note, *_ = summary_lines(data)
     assert headline.startswith(
-        "Success on 200 unseen games: 21.0 % [15.9, 27.2] before RL, 58.5 % [51.6, 65.1] after: +37.5"
+        "Success on 200 unseen tasks: 21.0 % [15.9, 27.2] before RL, 58.5 % [51.6, 65.1] after: +37.5"
     )
     assert note == "A plumbing test: not a result."
     assert f"<p>{note}</p>" in write_report(run).read_text()
@@ -383,7 +383,7 @@ def test_summary_has_a_note_and_a_row_for_each_task_type(run: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "training", "headline"),
     [
-        (0, 0, 1.0, "None of the 40 unseen games was solved, before RL or after; training solves"),
+        (0, 0, 1.0, "None of the 40 unseen tasks was solved, before RL or after; training solves"),
         (8, 12, 0.98, "after: +10.0 points; the intervals overlap; far below training, which"),
         (8, 12, 0.5, "30.0 % [18.1, 45.4] after: +10.0 points; the intervals overlap."),
     ],

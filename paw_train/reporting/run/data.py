@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from paw_gym.internals.printable import counted
 from paw_gym.transition import Episode, read_jsonl
 from paw_train.evaluation.statistics import wilson_interval
 from paw_train.metrics import number
@@ -69,49 +70,39 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class EvalResult:
-    """One evaluation on a panel: the fields of ``result.json`` that a report shows."""
+    """One evaluation on a panel, from a result file; keys beyond the contract's are optional."""
 
     overall: Rate
     by_type: dict[str, Rate]
-    panel: str = ""
-    panel_hash: str = ""
+    panel: str
+    panel_hash: str
     """identifies the exact tasks; results are compared only if it is equal"""
-    env_id: str = ""
-    mean_steps: float | None = None
-    invalid_rate: float | None = None
-    refused_rate: float | None = None
-    mean_reward: float | None = None
-    seconds: float | None = None
-    errors: int = 0
+    env_id: str
+    errors: int
     """episodes that an error of the environment ended; they do not count as successes"""
-    successes: list[bool] | None = None
+    successes: list[bool] | None
     """[n] one per task in the panel's order, if recorded"""
-    scores: list[float] | None = None
+    scores: list[float] | None
     """[n] in [0, 1], in the same order, if recorded: WebShop's reward for a partial match"""
-    settings: dict[str, Any] = field(default_factory=dict)
+    recorded: Mapping[str, Any]
+    """the whole file"""
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> EvalResult:
-        """Reads a result file's contents; keys beyond the contract's are optional."""
         by_type = data.get("by_type") or {}
         overall = Rate.from_dict(data)
         successes = data.get("successes")
         usable = isinstance(successes, list) and len(successes) == overall.n
         return cls(
-            overall=overall,
-            by_type={str(name): Rate.from_dict(rate) for name, rate in by_type.items()},
-            panel=str(data.get("panel") or ""),
-            panel_hash=str(data.get("panel_hash") or data.get("fingerprint") or ""),
-            env_id=str(data.get("env_id") or ""),
-            mean_steps=number(data.get("mean_steps")),
-            invalid_rate=number(data.get("invalid_rate")),
-            refused_rate=number(data.get("refused_rate")),
-            mean_reward=number(data.get("mean_reward")),
-            seconds=number(data.get("seconds")),
-            errors=int(number(data.get("errors")) or 0),
-            successes=[bool(s) for s in successes or []] if usable else None,
-            scores=_scores(data, overall.n),
-            settings=data["settings"] if isinstance(data.get("settings"), dict) else {},
+            overall,
+            {str(name): Rate.from_dict(rate) for name, rate in by_type.items()},
+            str(data.get("panel") or ""),
+            str(data.get("panel_hash") or data.get("fingerprint") or ""),
+            str(data.get("env_id") or ""),
+            int(number(data.get("errors")) or 0),
+            [bool(s) for s in successes or []] if usable else None,
+            _scores(data, overall.n),
+            data,
         )
 
 
@@ -296,8 +287,8 @@ def _read_object(run: RunData, name: str) -> Record:
 def _read_records(run: RunData, name: str, key: str) -> list[Record]:
     records, damaged = read_records(run.folder / name, key)
     if damaged:
-        lines = "1 line is" if damaged == 1 else f"{damaged} lines are"
-        run.notes.append(f"{name}: {lines} damaged and left out (a killed run cuts its last line).")
+        lines = counted(damaged, "damaged line")
+        run.notes.append(f"{name}: {lines} left out (a killed run cuts its last line).")
     return list(records.values())
 
 

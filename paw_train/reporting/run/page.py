@@ -20,17 +20,23 @@ from paw_train.reporting.charts import duration_text, number_text
 from paw_train.reporting.pages import blocks, changes, render
 from paw_train.reporting.run.curves import chart_sections, not_measured
 from paw_train.reporting.run.data import FILES, STAGES, Rate, RunData, load_run
-from paw_train.reporting.run.verdict import points, same_panel, task_noun, verdict_of
+from paw_train.reporting.run.verdict import points, same_panel, verdict_of
 from paw_train.settings.base import flatten
-from paw_train.settings.env import entry_name
 
-COLUMNS = ("similarity", "exact match", "token accuracy", "NLL per token")
-_KEYS = (
-    ("similarity", 1.0, ""),
-    ("exact_match", 100.0, " %"),
-    ("token_accuracy", 100.0, " %"),
-    ("nll_per_token", 1.0, ""),
-)
+_WORLD_MODEL = {
+    "similarity": ("similarity", 1.0, ""),
+    "exact match": ("exact_match", 100.0, " %"),
+    "token accuracy": ("token_accuracy", 100.0, " %"),
+    "NLL per token": ("nll_per_token", 1.0, ""),
+}
+"""columns of the world model's table: key in a stage's file, scale and unit"""
+_PANEL = {
+    "mean steps": ("mean_steps", False),
+    "mean return": ("mean_reward", False),
+    "invalid responses": ("invalid_rate", True),
+    "refused actions": ("refused_rate", True),
+}
+"""what else an evaluation measured: key in its file, and whether it is a share"""
 _NOISE = (
     ("of the tokens", "token_share"),
     ("of the gradient under CE", "ce"),
@@ -60,10 +66,9 @@ def _page(run: RunData) -> str:
         run=run,
         verdict=verdict_of(run),
         tiles=tiles(run),
-        noun=f"{task_noun(run.after or run.before)}s",
         results=result_rows(run),
         measures=panel_measures(run),
-        world_model_columns=COLUMNS,
+        world_model_columns=list(_WORLD_MODEL),
         world_model=world_model_rows(run.world_model),
         sections=chart_sections(run),
         noise=[(label, number(run.noise.get(key))) for label, key in _NOISE],
@@ -78,7 +83,13 @@ def _page(run: RunData) -> str:
 def world_model_rows(found: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
     """A row for each stage that was measured: its name, then the columns."""
     return [
-        [label, *(_cell(found[when].get(key), scale, unit) for key, scale, unit in _KEYS)]
+        [
+            label,
+            *(
+                _cell(found[when].get(key), scale, unit)
+                for key, scale, unit in _WORLD_MODEL.values()
+            ),
+        ]
         for when, label in STAGES.items()
         if found.get(when)
     ]
@@ -183,15 +194,10 @@ def _row(run: RunData, label: str, before: Rate | None, after: Rate | None) -> R
 
 def panel_measures(run: RunData) -> list[tuple[str, str, str]]:
     """(name, before RL, after RL) of what else an evaluation measured; a dash for what it did not."""
-    rows = (
-        ("mean steps", "mean_steps", False),
-        ("mean return", "mean_reward", False),
-        ("invalid responses", "invalid_rate", True),
-        ("refused actions", "refused_rate", True),
-    )
+    recorded = [result.recorded if result else {} for result in (run.before, run.after)]
     found = []
-    for label, name, share in rows:
-        values = [getattr(result, name, None) for result in (run.before, run.after)]
+    for label, (name, share) in _PANEL.items():
+        values = [number(result.get(name)) for result in recorded]
         if any(value is not None for value in values):
             before, after = ("–" if v is None else number_text(v, share) for v in values)
             found.append((label, before, after))
@@ -214,8 +220,10 @@ def tiles(run: RunData) -> list[tuple[str, str]]:
     tokens = _sum(run, "tokens")
     planned = run.planned_updates
     done = len(run.metrics)
+    result = run.after or run.before
+    env_id = result.env_id if result else ""
     facts = [
-        ("environments" if run.mixed else "environment", run.setting("env.id") or _env_id(run)),
+        ("environments" if run.mixed else "environment", run.setting("env.id") or env_id),
         ("algorithm", _algorithm(run.setting("algorithm.name"), run.setting("world_model"))),
         ("updates", f"{done} of {planned}" if planned and planned != done else str(done)),
         ("RL time", duration_text(seconds) if seconds else ""),
@@ -224,14 +232,6 @@ def tiles(run: RunData) -> list[tuple[str, str]]:
         ("seed", run.setting("seed")),
     ]
     return [(name, str(value)) for name, value in facts if value not in (None, "")]
-
-
-def _env_id(run: RunData) -> str:
-    result = run.after or run.before
-    own = run.config.get("env")
-    if isinstance(own, list):
-        return ", ".join(entry_name(entry) for entry in own if isinstance(entry, dict))
-    return result.env_id if result is not None else own if isinstance(own, str) else ""
 
 
 def _algorithm(name: Any, world_model: Any) -> str:
@@ -261,17 +261,13 @@ def _sum(run: RunData, key: str) -> float:
 
 def _commands(run: RunData) -> list[str]:
     folder = shlex.quote(str(run.folder))
-    again = shlex.quote(f"name={run.name}-again")
-    recipe = run.config.get("recipe")
-    if isinstance(recipe, str) and recipe:
-        train = [f"paw train {shlex.quote(recipe)} {again}"]
-    elif run.config:
-        # JSON is YAML: the resolved settings are a recipe
-        train = [f"cp {folder}/config.json again.yaml", f"paw train again.yaml {again}"]
-    else:
-        train = []
+    # JSON is YAML: the resolved settings are a recipe
+    train = [
+        f"cp {folder}/config.json again.yaml",
+        f"paw train again.yaml {shlex.quote(f'name={run.name}-again')}",
+    ]
     return [
-        *train,
+        *(train if run.config else []),
         f"paw report {folder}    # writes this page again",
         f"paw view {folder}      # more episodes",
     ]

@@ -189,23 +189,16 @@ def _latest_validation(run: RunData) -> tuple[str, ...]:
 
 
 def _tasks(run: RunData, result: EvalResult) -> str:
-    noun = task_noun(result)
     split = run.setting("evaluation.split")
     if run.mixed:
         kinds = counted(len(result.by_type), "environment")
-        return f"{counted(result.overall.n, noun)} of {kinds}"
+        return f"{counted(result.overall.n, 'task')} of {kinds}"
     if split is None:
         unseen = any(word in result.panel.lower() for word in ("valid", "test", "dev"))
     else:
         # a panel that names no split was sampled from all tasks, including those of training
         unseen = split != run.setting("env.train_split") and str(split) in result.panel
-    return counted(result.overall.n, f"{'unseen ' if unseen else ''}{noun}")
-
-
-def task_noun(result: EvalResult | None) -> str:
-    """The word for a task of an environment."""
-    names = set() if result is None else set(result.env_id.lower().split(" + "))
-    return "game" if names and all("alfworld" in name for name in names) else "task"
+    return counted(result.overall.n, "unseen task" if unseen else "task")
 
 
 def same_panel(before: EvalResult, after: EvalResult) -> bool:
