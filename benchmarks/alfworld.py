@@ -1,6 +1,6 @@
 """ALFWorld's two engines side by side: speed, resets, memory, start.
 
-    python benchmarks/alfworld.py [--data-dir DIR] [--games 12] [--steps 50] [--tree 3827]
+    python benchmarks/alfworld.py [--data-dir DIR] [--games 12] [--steps 50]
 
 Both engines play the same commands in the same games, one right after the other, each computing the
 observation and the admissible commands of every step. If the original's packages are missing, its column
@@ -33,6 +33,8 @@ from paw_gym.envs.alfworld.native.engine import Engine, NativeEngine
 from paw_gym.envs.alfworld.native.problem import UnsolvableGameError
 from paw_gym.envs.alfworld.textworld_engine import random_walker, script_walker
 
+ENVIRONMENTS, TREE = 128, 3827
+"""environments in one process, and games of the data folder that a start is measured on"""
 REPEATS = 40
 """native replays of each walk after the first; one alone takes about a quarter of a millisecond"""
 HAS_ORIGINAL = all(
@@ -57,7 +59,7 @@ for i, env in enumerate(envs):
         _, _, terminated, truncated, info = env.step(rng.choice(info["admissible_actions"]))
         if terminated or truncated:
             break
-print(json.dumps([rss(), rss() - before]))
+print(json.dumps([rss() - before]))
 """
 ORIGINAL_MEMORY = """
 import json, sys
@@ -195,8 +197,6 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path, help="the folder with train/, valid_seen/, ...")
     parser.add_argument("--games", type=int, default=12, help="games to play in both engines")
     parser.add_argument("--steps", type=int, default=50, help="steps in each")
-    parser.add_argument("--environments", type=int, default=128)
-    parser.add_argument("--tree", type=int, default=3827, help="games to start on; 0: leave out")
     args = parser.parse_args()
 
     table = Table(title="ALFWorld engines")
@@ -226,24 +226,20 @@ def main() -> None:
         row("reset, warm", native.milliseconds("reset"), reset, "ms", inverse=True)
 
         tree = folder / "tree"
-        copy_tree(playable, args.tree or args.environments, tree)
-        count = str(args.environments)
-        total, added = child(
+        copy_tree(playable, TREE, tree)
+        count = str(ENVIRONMENTS)
+        (added,) = child(
             NATIVE_MEMORY, str(tree), "train", count, str(args.steps), cache=folder / "memory"
         )
-        process = None
+        processes = None
         if HAS_ORIGINAL:
-            (process,) = child(ORIGINAL_MEMORY, str(chosen[0]), cache=folder)
-        name = f"memory, {count} environments (original: as many processes)"
-        together = None if process is None else process * args.environments
-        row(name, total, together, "MB", inverse=True)
-        row(f"memory added by {count} environments", added, together, "MB", inverse=True)
-        if args.tree:
-            cold, games = child(NATIVE_START, str(tree), cache=folder / "index")
-            warm, _ = child(NATIVE_START, str(tree), cache=folder / "index")
-            scan = child(ORIGINAL_START, str(tree), cache=folder)[0] if HAS_ORIGINAL else None
-            row(f"start on {games:,.0f} games, no index yet", cold, scan, "s", inverse=True)
-            row(f"start on {games:,.0f} games, with the index", warm, scan, "s", inverse=True)
+            processes = ENVIRONMENTS * child(ORIGINAL_MEMORY, str(chosen[0]), cache=folder)[0]
+        name = f"memory added by {count} environments (original: as many processes)"
+        row(name, added, processes, "MB", inverse=True)
+        child(NATIVE_START, str(tree), cache=folder / "index")
+        warm, games = child(NATIVE_START, str(tree), cache=folder / "index")
+        scan = child(ORIGINAL_START, str(tree), cache=folder)[0] if HAS_ORIGINAL else None
+        row(f"start on {games:,.0f} games, with the index", warm, scan, "s", inverse=True)
 
     Console(width=110).print(table)
     print(

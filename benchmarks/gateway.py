@@ -55,9 +55,7 @@ def machine() -> str:
 # --- speed -------------------------------------------------------------------------------------------
 
 
-def play_round(
-    pool: Any, steps: int, seed: int, one_by_one: bool = False
-) -> tuple[float, int, str]:
+def play_round(pool: Any, steps: int, seed: int) -> tuple[float, int, str]:
     """Seconds for the steps, their number, and the episodes as text."""
     active, count = pool.reset(), 0
     rngs = [random.Random(seed + slot.index) for slot in active]
@@ -72,17 +70,13 @@ def play_round(
             for s in active
         ]
         count += len(responses)
-        if one_by_one:
-            pairs = zip(active, responses, strict=True)
-            active = [slot for slot, response in pairs if pool._advance(slot, response)]
-        else:
-            active = pool.step(responses)
+        active = pool.step(responses)
     seconds = time.perf_counter() - start
     return seconds, count, json.dumps([episode.to_dict() for episode in pool.episodes])
 
 
 def speed(arguments: argparse.Namespace) -> None:
-    """Steps a second: in this process, through a gateway in batches, and through a gateway one by one."""
+    """Steps a second: in this process, and through a gateway."""
     from paw_gym import EnvPool
 
     with gateway("--workers", str(arguments.workers)) as server:
@@ -90,20 +84,16 @@ def speed(arguments: argparse.Namespace) -> None:
         here = EnvPool(arguments.env, groups, size, seed=1)
         at = {"url": server.url, "remote_id": arguments.env}
         there = EnvPool("paw_gym/Remote-v0", groups, size, seed=1, **at)
-        single = EnvPool("paw_gym/Remote-v0", groups, size, seed=1, **at)
-        rates: dict[str, list[float]] = {"in this process": [], "remote": [], "one by one": []}
+        rates: dict[str, list[float]] = {"in this process": [], "remote": []}
         for number in range(arguments.rounds + 1):
-            results = {}
-            for name, pool in zip(rates, (here, there, single), strict=True):
-                if name == "one by one" and number > 1:
-                    continue  # its one round takes longer than all the others
-                alone = name == "one by one" and number == 1
-                seconds, count, episodes = play_round(pool, arguments.steps, number * 1000, alone)
-                results[name] = episodes
+            results = set()
+            for name, pool in zip(rates, (here, there), strict=True):
+                seconds, count, episodes = play_round(pool, arguments.steps, number * 1000)
+                results.add(episodes)
                 if number:  # the first round compiles the games
                     rates[name].append(count / seconds)
-            assert results["remote"] == results["in this process"], "the episodes differ"
-        there.close(), single.close()
+            assert len(results) == 1, "the episodes differ"
+        there.close()
         print(
             f"{groups * size} environments {arguments.env}, {arguments.workers} workers, "
             f"{arguments.rounds} rounds of {arguments.steps} steps; {machine()}; episodes equal"

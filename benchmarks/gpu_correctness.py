@@ -12,8 +12,18 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import torch
-from gpu_findings import Check, Findings, Task
-from gpu_model import GROUP, MAX_RETURN, policy_of, qwen2, sampled, trajectory, words
+from gpu_model import (
+    GROUP,
+    MAX_RETURN,
+    Check,
+    Findings,
+    Task,
+    policy_of,
+    qwen2,
+    sampled,
+    trajectory,
+    words,
+)
 from torch import Tensor
 
 from paw_train.algorithms.experience import Prepared, prepare

@@ -68,13 +68,12 @@ MARGIN = 8.0
 
 @dataclass(frozen=True)
 class Request:
-    """One run of the program: output folder, device, sizes, commit, and the folder of warm starts."""
+    """One run of the program: output folder, device, sizes and commit."""
 
     out: Path
     device: str
     small: bool
     commit: str
-    starts: Path | None = None
 
     def result_file(self, name: str) -> Path:
         """The file with a part's result."""
@@ -135,7 +134,6 @@ def _supervised(request: Request, name: str, seconds: float) -> dict[str, Any]:
     arguments = ["--part", name, "--out", str(request.out), "--device", request.device]
     arguments += ["--commit", request.commit, "--seconds", str(max(1.0, seconds - MARGIN))]
     arguments += ["--small"] if request.small else []
-    arguments += ["--starts", str(request.starts)] if request.starts else []
     result, log = request.result_file(name), request.out / f"{name}.log"
     request.out.mkdir(parents=True, exist_ok=True)
     result.unlink(missing_ok=True)
@@ -187,14 +185,14 @@ def environment(out: Path) -> dict[str, str]:
 
 def run_part(request: Request, name: str, seconds: float) -> dict[str, Any]:
     """Runs a part in this process and returns its result."""
-    from gpu_findings import Task
+    from gpu_model import Task
 
     folder = request.out.resolve() / name
     folder.mkdir(parents=True, exist_ok=True)
     started = time.time()
     try:
         module = importlib.import_module(PARTS[name].module)
-        findings = module.run(Task(request.device, request.small, folder, seconds, request.starts))
+        findings = module.run(Task(request.device, request.small, folder, seconds))
     except Exception as error:  # whatever a part raises is its result; the log has all of it
         traceback.print_exc()
         return _unmeasured(request, "error", f"{type(error).__name__}: {error}")
@@ -263,21 +261,16 @@ def commit() -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measures what is asked for; returns the exit code."""
     args = _arguments(argv)
-    starts = args.starts.resolve() if args.starts else None
-    request = Request(args.out, args.device, args.small, args.commit or commit(), starts)
+    request = Request(args.out, args.device, args.small, args.commit or commit())
     if args.part is not None:
         _write(request.result_file(args.part), run_part(request, args.part, args.seconds))
         return 0
-    if args.device.startswith("cuda") and not _has_gpu():
+    import torch
+
+    if args.device.startswith("cuda") and not torch.cuda.is_available():
         print("PyTorch sees no CUDA device here. --device cpu --small runs the code without one.")
         return 2
     return 0 if measure(request, args.parts, args.again, args.minutes) else 1
-
-
-def _has_gpu() -> bool:
-    import torch
-
-    return torch.cuda.is_available()
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -287,7 +280,6 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", default="cuda", help="cuda or cpu")
     parser.add_argument("--small", action="store_true", help="sizes for a look at the code")
     parser.add_argument("--minutes", type=float, default=12.0, help="for all parts together")
-    parser.add_argument("--starts", type=Path, help="folder of warm starts that were made before")
     parser.add_argument("--again", action="store_true", help="run finished parts again, too")
     parser.add_argument("--commit", help="of the code, where there is no clone to ask")
     parser.add_argument("--part", choices=list(PARTS), help=argparse.SUPPRESS)

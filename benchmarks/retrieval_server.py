@@ -96,38 +96,36 @@ def measure(retrievers: dict[str, Retriever], queries: list[str], seconds: float
         )
 
 
-def client(port: int, number: int, given: Any, queries: list[str], expected: Any, out: Any) -> None:
+def client(
+    port: int, number: int, seconds: float, queries: list[str], expected: Any, out: Any
+) -> None:
     rng = np.random.default_rng(number)
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     kind = {"Content-Type": "application/json"}
-    stop = time.perf_counter() + given.seconds
+    stop = time.perf_counter() + seconds
     while time.perf_counter() < stop:
-        picks = rng.integers(POOL, size=given.batch)
+        pick = rng.integers(POOL)
         with_scores = bool(rng.integers(2))
-        body = {"queries": [queries[i] for i in picks], "topk": 3, "return_scores": with_scores}
+        body = {"queries": [queries[pick]], "topk": 3, "return_scores": with_scores}
         begun = time.perf_counter()
         connection.request("POST", "/retrieve", json.dumps(body), kind)
-        answer = json.loads(connection.getresponse().read())["result"]
+        (found,) = json.loads(connection.getresponse().read())["result"]
         out["seconds"].append(time.perf_counter() - begun)
-        for i, found in zip(picks, answer, strict=True):
-            ids = [entry["document"]["id"] if with_scores else entry["id"] for entry in found]
-            out["wrong"] += ids != expected[i]
-        out["queries"] += len(picks)
+        ids = [entry["document"]["id"] if with_scores else entry["id"] for entry in found]
+        out["wrong"] += ids != expected[pick]
 
 
 def run_server(given: argparse.Namespace, queries: list[str], expected: list[list[str]]) -> None:
     corpus, index = str(given.folder / "corpus.jsonl"), str(given.folder / "bm25")
-    options = ("--corpus", corpus, "--index", index, "--threads", str(given.threads))
+    options = ("--corpus", corpus, "--index", index, "--threads", "2")
     with Service("serve", "retriever", *options) as server:
-        warm = {"seconds": [], "wrong": 0, "queries": 0}
-        quick = argparse.Namespace(seconds=2.0, batch=1)
-        client(server.port, 99, quick, queries, expected, warm)
-        results = [{"seconds": [], "wrong": 0, "queries": 0} for _ in range(given.clients)]
+        client(server.port, 99, 2.0, queries, expected, {"seconds": [], "wrong": 0})
+        results = [{"seconds": [], "wrong": 0} for _ in range(given.clients)]
         threads = [
             threading.Thread(
-                target=client, args=(server.port, n, given, queries, expected, results[n])
+                target=client, args=(server.port, n, given.seconds, queries, expected, result)
             )
-            for n in range(given.clients)
+            for n, result in enumerate(results)
         ]
         before, begun = cpu_seconds(server.pid), time.perf_counter()
         for thread in threads:
@@ -136,11 +134,11 @@ def run_server(given: argparse.Namespace, queries: list[str], expected: list[lis
             thread.join()
         wall = time.perf_counter() - begun
         spent = cpu_seconds(server.pid) - before
-        asked = sum(result["queries"] for result in results)
         seconds = np.concatenate([result["seconds"] for result in results])
+        asked = len(seconds)
         p50, p99 = np.quantile(seconds, [0.5, 0.99]) * 1000
         print(
-            f"Server, {given.clients} clients, {given.batch} queries a request: "
+            f"Server, {given.clients} clients: "
             f"{asked / wall:,.0f} queries/s ({asked / spent:,.0f} per CPU second of the server), "
             f"p50 {p50:,.0f} ms, p99 {p99:,.0f} ms, RSS {memory_mb(server.pid):,.0f} MB, of which "
             f"{memory_mb(server.pid, 'RssAnon'):,.0f} MB are its own and the rest mapped files, "
@@ -153,11 +151,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--passages", type=int, default=1_000_000)
     parser.add_argument("--clients", type=int, default=64)
-    parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--prepare", action="store_true", help="make the corpus and the index only")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
     path = given.folder / "corpus.jsonl"
@@ -171,8 +166,6 @@ def main() -> None:
     index = build_index(corpus, given.folder / "bm25")
     print(f"index: {index.nbytes / len(corpus):,.0f} bytes a passage", end=", ")
     print(f"{time.perf_counter() - begun:.0f} s ({time.process_time() - cpu:.0f} CPU s) to build")
-    if given.prepare:
-        return
     bm25 = BM25Retriever(corpus, given.folder / "bm25")
     queries = make_queries(corpus)
     expected = [[hit.id for hit in bm25.search([query], 3)[0]] for query in queries]

@@ -27,25 +27,9 @@ _PLACES = ("fridge", "desk", "shelf", "drawer", "cabinet", "countertop", "sinkba
 _TOKEN = re.compile(r"\s*\w+|\s*[^\w\s]|\s+$")
 
 
-def write_run(
-    folder: Path,
-    transitions: int = 100_000,
-    tokens: bool = True,
-    groups: int = 4,
-    group_size: int = 8,
-    seed: int = 0,
-) -> int:
-    """Writes a run and returns the number of transitions in it (the last update is whole).
-
-    Args:
-        folder: of the run; it is created.
-        transitions: the least number of them.
-        tokens: whether token probabilities are written.
-        groups: number in an update.
-        group_size: episodes in a group.
-        seed: seeds everything.
-    """
-    rng = random.Random(seed)
+def write_run(folder: Path, transitions: int, groups: int = 4, group_size: int = 8) -> int:
+    """Writes a run of at least so many transitions, whose last update is whole; returns how many it has."""
+    rng = random.Random(0)
     for name in ("rollouts", "tokens"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     done = update = 0  # the first update is 1
@@ -55,14 +39,13 @@ def write_run(
             made = list(_update(update, groups, group_size, rng))
             episodes = [episode for episode, _ in made]
             write_jsonl(folder / "rollouts" / f"{update:06d}.jsonl", episodes)
-            if tokens:
-                lines = "".join(json.dumps(record) + "\n" for _, record in made)
-                (folder / "tokens" / f"{update:06d}.jsonl").write_text(lines, encoding="utf-8")
+            lines = "".join(json.dumps(record) + "\n" for _, record in made)
+            (folder / "tokens" / f"{update:06d}.jsonl").write_text(lines, encoding="utf-8")
             metrics.write(json.dumps(_metrics(update, episodes, rng)) + "\n")
             done += sum(len(e.transitions) for e in episodes)
     settings = {
         "name": folder.name,
-        "seed": seed,
+        "seed": 0,
         "updates": update,
         "env": {"id": "paw_gym/ALFWorld-v0"},
         "algorithm": {"name": "grpo"},

@@ -154,13 +154,12 @@ def measure(name: str, seconds: float) -> dict[str, Any]:
     env.reset(seed=0, options={"task_index": 0})
     found: dict[str, Any] = {"start_s": time.perf_counter() - started}
     count = min(TASKS, len(env.tasks))
-    first = [
-        _seconds(lambda i=i: env.reset(seed=0, options={"task_index": i})) for i in range(1, count)
-    ]
-    again = [
-        _seconds(lambda i=i: env.reset(seed=0, options={"task_index": i})) for i in range(count)
-    ]
-    found["first_reset_ms"], found["reset_ms"] = 1000 * _mean(first), 1000 * _mean(again)
+    for index in range(1, count):
+        env.reset(seed=0, options={"task_index": index})
+    begun = time.perf_counter()
+    for index in range(count):
+        env.reset(seed=0, options={"task_index": index})
+    found["reset_ms"] = 1000 * (time.perf_counter() - begun) / count
     rng = np.random.default_rng(0)
     found["memory_mb"] = _memory_of_many(world, count)
     walks = [_walk(env, index, rng) for index in range(count)]
@@ -225,16 +224,6 @@ def _rate(play: Player, walks: Sequence[Walk], seconds: float) -> float:
     return steps / (time.perf_counter() - started)
 
 
-def _seconds(call: Callable[[], Any]) -> float:
-    started = time.perf_counter()
-    call()
-    return time.perf_counter() - started
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0
-
-
 def _memory() -> float:
     """MB of this process and its descendants."""
     return sum(memory_mb(pid) for pid in ("self", *_below("self")))
@@ -250,16 +239,7 @@ def _below(pid: int | str) -> Iterator[int]:
 def table(results: dict[str, dict[str, Any]]) -> Table:
     """The figures, with a row for each world."""
     found = Table(title=f"{ENVIRONMENTS} environments; resets and steps of one")
-    columns = (
-        "world",
-        "start s",
-        "first reset ms",
-        "reset ms",
-        "steps/s",
-        "original's",
-        "ratio",
-        "MB",
-    )
+    columns = ("world", "start s", "reset ms", "steps/s", "original's", "ratio", "MB")
     for number, column in enumerate((*columns, f"MB added by {ENVIRONMENTS}")):
         found.add_column(column, justify="left" if number == 0 else "right")
     for name, row in results.items():
@@ -267,7 +247,6 @@ def table(results: dict[str, dict[str, Any]]) -> Table:
         found.add_row(
             name,
             f"{row['start_s']:.1f}",
-            f"{row['first_reset_ms']:,.2f}",
             f"{row['reset_ms']:,.3f}",
             f"{row['steps_per_s']:,.0f}",
             f"{original:,.0f}" if original else "",
@@ -283,7 +262,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--worlds", nargs="+", choices=WORLDS, default=list(WORLDS))
     parser.add_argument("--seconds", type=float, default=5.0, help="of playing (default: 5)")
-    parser.add_argument("--json", type=Path, help="write the figures here, too")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
@@ -301,8 +279,6 @@ def main() -> None:
         results[name] = json.loads(done.stdout.splitlines()[-1])
         print(f"{name}: {results[name]['steps_per_s']:,.0f} steps/s", flush=True)
     Console(width=160).print(table(results))
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -157,7 +157,7 @@ def evidence(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def test_a_device_passes_unless_it_computes_wrong(
     evidence: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str | None
 ) -> None:
-    correctness, findings = map(importlib.import_module, ("gpu_correctness", "gpu_findings"))
+    correctness, findings = map(importlib.import_module, ("gpu_correctness", "gpu_model"))
     whole, calls = correctness._prepared, iter(["expected", "float32", "bfloat16"])
 
     def broken(*given: Any) -> Any:

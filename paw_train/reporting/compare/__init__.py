@@ -1,5 +1,5 @@
 """Comparisons of methods: a grid of arms x seeds over one recipe, with intervals.
 
 ``grid`` lists the runs, ``runs`` starts them, ``results`` keeps what they measured, ``analysis``
-summarises it, ``tables`` and ``page`` show it.
+summarises it, ``page`` shows it.
 """

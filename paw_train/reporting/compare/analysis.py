@@ -13,7 +13,6 @@ from paw_train.evaluation.statistics import (
     holm,
     mean_interval,
     paired_t_p_value,
-    wilson_interval,
 )
 from paw_train.reporting.compare.results import RunResult
 
@@ -32,10 +31,6 @@ class ArmSummary:
     """mean success after RL"""
     ci95: tuple[float, float] | None
     """t interval over seeds, on this panel of tasks; ``None`` for one seed, or if all are equal"""
-    ci95_tasks: tuple[float, float]
-    """bootstrap over seeds and tasks (one seed: Wilson, over tasks alone)"""
-    std: float | None
-    """sample standard deviation over seeds"""
     tasks: int
     by_type: Mapping[str, float]
     rates: tuple[float, ...]
@@ -149,20 +144,10 @@ def _summary(arm: str, by_seed: Mapping[int, RunResult]) -> ArmSummary:
         before=float(np.mean(before)) if before else None,
         mean=float(np.mean(rates)),
         ci95=_interval(rates, 0.0, 1.0),
-        ci95_tasks=_task_interval(runs),
-        std=float(np.std(rates, ddof=1)) if len(rates) > 1 else None,
         tasks=int(runs[0].after["n"]),
         by_type=_types(runs),
         rates=tuple(rates),
     )
-
-
-def _task_interval(runs: Sequence[RunResult]) -> tuple[float, float]:
-    if len(runs) == 1 or _panel(runs) is None:
-        n = sum(int(c.after["n"]) for c in runs)
-        return wilson_interval(sum(c.success_rate * c.after["n"] for c in runs), n)
-    rows = [run.successes or [] for run in runs]
-    return _within(crossed_bootstrap_interval(rows, _BOOTSTRAP_SEED), 0.0, 1.0)
 
 
 def _panel(runs: Sequence[RunResult]) -> str | None:
@@ -219,26 +204,19 @@ def _secondary(
             for arm, by_seed in by_arm.items()
         }
         for arm, own in values.items():
+            to = baselines[arm]
+            delta = [own[s] - values[to][s] for s in own if s in values[to]] if to != arm else []
             if own:
-                other = values[baselines[arm]] if baselines[arm] != arm else {}
-                yield _secondary_row(name, arm, own, baselines[arm], other)
-
-
-def _secondary_row(
-    name: str, arm: str, own: Mapping[int, float], to: str, other: Mapping[int, float]
-) -> Secondary:
-    means = list(own.values())
-    delta = [own[s] - other[s] for s in own if s in other]
-    return Secondary(
-        name,
-        arm,
-        float(np.mean(means)),
-        _interval(means),
-        to if delta else None,
-        float(np.mean(delta)) if delta else None,
-        _interval(delta),
-        paired_t_p_value(delta) if _vary(delta) else None,
-    )
+                yield Secondary(
+                    name,
+                    arm,
+                    float(np.mean(list(own.values()))),
+                    _interval(list(own.values())),
+                    to if delta else None,
+                    float(np.mean(delta)) if delta else None,
+                    _interval(delta),
+                    paired_t_p_value(delta) if _vary(delta) else None,
+                )
 
 
 def _over_training(key: str, share: float) -> Callable[[RunResult], float | None]:
@@ -296,17 +274,13 @@ def _interval(
     values: Sequence[float], low: float = -np.inf, high: float = np.inf
 ) -> tuple[float, float] | None:
     """The t interval of a mean, inside a range; ``None`` if the values do not vary."""
-    return _within(mean_interval(values), low, high) if _vary(values) else None
+    if not _vary(values):
+        return None
+    ends = mean_interval(values)
+    return max(low, ends[0]), min(high, ends[1])
 
 
-def _within(interval: tuple[float, float], low: float, high: float) -> tuple[float, float]:
-    return max(low, interval[0]), min(high, interval[1])
-
-
-def _notes(
-    by_arm: Mapping[str, Mapping[int, RunResult]],
-    runs: Sequence[RunResult],
-) -> list[str]:
+def _notes(by_arm: Mapping[str, Mapping[int, RunResult]], runs: Sequence[RunResult]) -> list[str]:
     notes = []
     empty = [arm for arm, by_seed in by_arm.items() if not by_seed]
     if empty:

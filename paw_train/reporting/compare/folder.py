@@ -10,7 +10,7 @@ from pathlib import Path
 from paw_gym.internals.files import write_json, write_text
 from paw_train.reporting.compare.analysis import Comparison, compare
 from paw_train.reporting.compare.grid import Grid, PlannedRun
-from paw_train.reporting.compare.page import write_page
+from paw_train.reporting.compare.page import markdown, write_page
 from paw_train.reporting.compare.results import (
     RunResult,
     known_results,
@@ -27,7 +27,6 @@ from paw_train.reporting.compare.runs import (
     train_command,
     updates_done,
 )
-from paw_train.reporting.compare.tables import markdown
 from paw_train.settings import Settings
 
 RESULTS, PAGE = "results.json", "compare.html"

@@ -32,15 +32,6 @@ _KEYS = (
 _PRESET = "world_model.preset"
 
 
-@dataclass(frozen=True)
-class Arm:
-    """One method: the settings in which it differs from the others."""
-
-    name: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    """dotted keys to values"""
-
-
 _SEED = '"{seed}"'
 """a value that stands for the run's seed, in JSON"""
 
@@ -75,7 +66,8 @@ class Grid:
     recipe: str
     """a recipe's name, or the path of a ``.yaml`` file"""
     seeds: tuple[int, ...]
-    arms: tuple[Arm, ...]
+    arms: Mapping[str, Mapping[str, Any]]
+    """the settings in which each method differs from the others, by dotted key"""
     baseline: str
     """the arm that paired differences are measured against"""
     overrides: Mapping[str, Any] = field(default_factory=dict)
@@ -88,13 +80,12 @@ class Grid:
     """the arm whose difference was named beforehand as the one that decides; the others are exploratory"""
 
     def __post_init__(self) -> None:
-        names = [arm.name for arm in self.arms]
-        if not names:
+        if not self.arms:
             raise ValueError("A comparison needs arms: `arms: {grpo: {}, ...}` or --arm NAME:...")
         folders: dict[str, str] = {}
-        for name in names:
+        for name in self.arms:
             other = folders.setdefault(run_name(name, 0), name)
-            if other != name or names.count(name) > 1:
+            if other != name:
                 raise ValueError(
                     f"Arms {other!r} and {name!r} would share a folder; rename one of them."
                 )
@@ -105,16 +96,15 @@ class Grid:
 
     def runs(self, out: str) -> list[PlannedRun]:
         """Every run, seeds outermost, so that whole seeds are complete early."""
-        return [
-            self._run(arm, seed, Path(out) / self.name) for seed in self.seeds for arm in self.arms
-        ]
+        folder = Path(out) / self.name
+        return [self._run(arm, seed, folder) for seed in self.seeds for arm in self.arms]
 
-    def _run(self, arm: Arm, seed: int, folder: Path) -> PlannedRun:
+    def _run(self, arm: str, seed: int, folder: Path) -> PlannedRun:
         # loads torch, which listing grids for shell completion must not do
         from paw_train.algorithms.estimator import require_registered
 
-        values: dict[str, Any] = {"threads": 1, **self.overrides, **arm.settings}
-        values |= {"seed": seed, "out": str(folder), "name": run_name(arm.name, seed)}
+        values: dict[str, Any] = {"threads": 1, **self.overrides, **self.arms[arm]}
+        values |= {"seed": seed, "out": str(folder), "name": run_name(arm, seed)}
         values.setdefault("warm_starts", str(folder / "warm-starts"))
         overrides = tuple(
             f"{key}={json.dumps(value)}".replace(_SEED, str(seed)) for key, value in values.items()
@@ -123,12 +113,12 @@ class Grid:
             settings = load_settings(self.recipe, overrides)
             require_registered(settings)
         except ValueError as error:
-            raise ValueError(f"Arm {arm.name!r}: {error}") from None
+            raise ValueError(f"Arm {arm!r}: {error}") from None
         if settings.evaluation.tasks < 1:
             raise ValueError(
-                f"Arm {arm.name!r}: evaluation.tasks is 0; a comparison needs the evaluation after RL."
+                f"Arm {arm!r}: evaluation.tasks is 0; a comparison needs the evaluation after RL."
             )
-        return PlannedRun(arm.name, seed, overrides, settings)
+        return PlannedRun(arm, seed, overrides, settings)
 
     def with_seeds(self, seeds: Sequence[int]) -> Grid:
         return dataclasses.replace(self, seeds=tuple(dict.fromkeys([*self.seeds, *seeds])))
@@ -136,11 +126,11 @@ class Grid:
     def check_arms(self, names: Sequence[str]) -> None:
         """Raises ``ValueError`` for a name that is not an arm; suggests the nearest."""
         for name in names:
-            require_choice("arm", name, [arm.name for arm in self.arms])
+            require_choice("arm", name, list(self.arms))
 
     def baselines(self) -> dict[str, str]:
         """For each arm, in order, the one it is measured against: itself for the baseline."""
-        return {arm.name: self.against.get(arm.name, self.baseline) for arm in self.arms}
+        return {arm: self.against.get(arm, self.baseline) for arm in self.arms}
 
 
 def run_name(arm: str, seed: int) -> str:
@@ -173,7 +163,7 @@ def load_grid(name: str | Path) -> Grid:
         name=str(data.get("name") or path.stem),
         recipe=recipe,
         seeds=read_seeds(data.get("seeds", 5)),
-        arms=tuple(Arm(str(k), flat_settings(v, f"arms.{k}")) for k, v in arms.items()),
+        arms={str(k): flat_settings(v, f"arms.{k}") for k, v in arms.items()},
         baseline=str(data.get("baseline") or next(iter(arms))),
         overrides=flat_settings(data.get("overrides"), "overrides"),
         against={str(a): str(b) for a, b in (data.get("against") or {}).items()},
@@ -185,17 +175,19 @@ def load_grid(name: str | Path) -> Grid:
 def grid_from_arguments(
     recipe: str, arms: Sequence[str], seeds: int | Sequence[int], overrides: Sequence[str]
 ) -> Grid:
-    parsed = []
+    parsed: dict[str, dict[str, Any]] = {}
     for text in arms:
         name, _, values = text.partition(":")
+        if name in parsed:
+            raise ValueError(f"--arm {name!r} is named twice; rename one of them.")
         pairs = re.split(r",(?=[\w.]+=)", values) if values else []
-        parsed.append(Arm(name, expand_preset(read_pairs(pairs))))
+        parsed[name] = expand_preset(read_pairs(pairs))
     return Grid(
         name=f"compare-{recipe_name(recipe)}",
         recipe=recipe,
         seeds=read_seeds(seeds),
-        arms=tuple(parsed),
-        baseline=parsed[0].name if parsed else "",
+        arms=parsed,
+        baseline=next(iter(parsed), ""),
         overrides=read_pairs(overrides),
     )
 

@@ -1,4 +1,4 @@
-"""The page of a comparison: table, differences, learning curves, settings."""
+"""The results of a comparison as tables for the terminal and for Markdown, and as a page with curves."""
 
 from __future__ import annotations
 
@@ -8,14 +8,146 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich import box
+from rich.table import Table
+from rich.text import Text
 
 from paw_gym.internals.files import write_text
+from paw_gym.internals.printable import markdown_text
 from paw_train.reporting.charts import Axis, Chart, ChartStyle, Series, linear_ticks
-from paw_train.reporting.compare import tables
-from paw_train.reporting.compare.analysis import Comparison
+from paw_train.reporting.compare.analysis import Comparison, Difference, Secondary
 from paw_train.reporting.compare.grid import Grid
 from paw_train.reporting.compare.results import RunResult
 from paw_train.reporting.pages import render
+
+Interval = tuple[float, float] | None
+
+EXPLANATION = (
+    "Success at the end of a run in %, mean over seeds. 95 %: t interval over seeds, on this panel of tasks. "
+    "Difference: in points, paired by seed, with its own t interval; p: paired t test, in brackets "
+    "adjusted for the number of differences (Holm). Seeds and tasks: bootstrap over both, for what holds "
+    "on other tasks too."
+)
+
+
+COLUMNS = (
+    "arm",
+    "seeds",
+    "before",
+    "after",
+    "95 %",
+    "difference",
+    "95 %",
+    "p (Holm)",
+    "seeds and tasks",
+)
+
+
+SECONDARY_COLUMNS = ("arm", "mean", "95 %", "difference", "95 %", "p")
+SECONDARY_EXPLANATION = (
+    "Means over seeds with t intervals, differences paired by seed; p is not adjusted. The success "
+    "above decides; these explain it."
+)
+
+
+def arm_rows(comparison: Comparison) -> list[list[str]]:
+    return [
+        [
+            arm.arm,
+            str(len(arm.seeds)),
+            "–" if arm.before is None else percent(arm.before),
+            percent(arm.mean),
+            interval(arm.ci95),
+            *_difference_cells(comparison.difference(arm.arm)),
+        ]
+        for arm in comparison.arms
+    ]
+
+
+def _difference_cells(difference: Difference | None) -> list[str]:
+    if difference is None:
+        return ["", "", "", ""]
+    p, adjusted = difference.p_value, difference.p_holm
+    return [
+        f"{signed(difference.mean)} to {difference.to}",
+        interval(difference.ci95, signed),
+        "–" if p is None or adjusted is None else f"{_p(p)} ({_p(adjusted)})",
+        interval(difference.ci95_tasks, signed),
+    ]
+
+
+def percent(value: float) -> str:
+    return f"{100 * value:.1f}"
+
+
+def signed(value: float) -> str:
+    return f"{100 * value:+.1f}"
+
+
+def interval(ends: Interval, text: Any = percent) -> str:
+    return "–" if ends is None else f"{text(ends[0])} to {text(ends[1])}"
+
+
+def _p(value: float) -> str:
+    return "<0.001" if value < 0.001 else f"{value:.3f}" if value < 0.1 else f"{value:.2f}"
+
+
+_WIDE = 118
+"""width in characters that all columns need"""
+_NARROW = (0, 1, 3, 5, 6, 7)
+"""columns of a narrow terminal; table.md has them all"""
+
+
+def rich_table(comparison: Comparison, width: int) -> Table:
+    table = Table(header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    chosen = _NARROW if width < _WIDE else range(len(COLUMNS))
+    for i in chosen:
+        table.add_column(COLUMNS[i], justify="left" if i == 0 else "right", no_wrap=True)
+    for row in arm_rows(comparison):
+        table.add_row(*(Text(row[i]) for i in chosen))
+    return table
+
+
+def markdown(comparison: Comparison) -> str:
+    """The table with its explanation, for a document."""
+    lines = [*_table(COLUMNS, arm_rows(comparison)), "", EXPLANATION, *comparison.notes]
+    for name, rows in secondary_rows(comparison.secondary).items():
+        lines += ["", f"**{heading(name)}**", "", *_table(SECONDARY_COLUMNS, rows)]
+    if comparison.secondary:
+        lines += ["", SECONDARY_EXPLANATION]
+    return "\n".join(lines) + "\n"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    rule = [":---", *["---:"] * (len(head) - 1)]
+    return [_line(head), "| " + " | ".join(rule) + " |", *map(_line, rows)]
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(map(markdown_text, cells)) + " |"
+
+
+def secondary_rows(found: Sequence[Secondary]) -> dict[str, list[list[str]]]:
+    """The rows of the further measurements, by the measurement's name."""
+    rows: dict[str, list[list[str]]] = {}
+    for s in found:
+        share = s.measurement.endswith("%")
+        plain, change = (percent, signed) if share else ("{:.3f}".format, "{:+.3f}".format)
+        cells = [s.arm, plain(s.mean), interval(s.ci95, plain), "", "", ""]
+        if s.difference is not None:
+            cells[3] = f"{change(s.difference)} to {s.to}"
+            cells[4] = interval(s.difference_ci95, change)
+        if s.p_value is not None:
+            cells[5] = _p(s.p_value)
+        rows.setdefault(s.measurement, []).append(cells)
+    return rows
+
+
+def heading(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+# --- the page --------------------------------------------------------------------------------------
 
 MEASUREMENTS = (
     ("validation", "Success on the selection panel", True),
@@ -116,14 +248,18 @@ def write_page(
             ("runs", str(sum(len(arm.seeds) for arm in comparison.arms))),
             ("tasks of the panel", str(comparison.arms[0].tasks)),
         ],
-        tables=tables,
+        columns=COLUMNS,
+        rows=arm_rows(comparison),
+        explanation=EXPLANATION,
         comparison=comparison,
         forest=forest,
         range_note=RANGE_NOTE,
         curves=_curves(grid, runs),
+        secondary={heading(k): v for k, v in secondary_rows(comparison.secondary).items()},
+        secondary_columns=SECONDARY_COLUMNS,
+        secondary_explanation=SECONDARY_EXPLANATION,
         types=_types(comparison),
-        settings=[("all arms", _text(grid.overrides))]
-        + [(arm.name, _text(arm.settings)) for arm in grid.arms],
+        settings=[(k, _text(v)) for k, v in {"all arms": grid.overrides, **grid.arms}.items()],
     )
     write_text(folder / "compare.html", page)
 
@@ -142,7 +278,7 @@ def _types(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     rows = [
         [
             arm.arm,
-            *(tables.percent(arm.by_type[n]) if n in arm.by_type else "–" for n in names),
+            *(percent(arm.by_type[n]) if n in arm.by_type else "–" for n in names),
         ]
         for arm in comparison.arms
     ]

@@ -11,7 +11,7 @@ from typing import Any
 
 from paw_gym.internals.files import json_text, write_text
 from paw_train.metrics import METRICS, NOT_MEASURED
-from paw_train.reporting.compare.grid import Arm, Grid, PlannedRun
+from paw_train.reporting.compare.grid import Grid, PlannedRun
 from paw_train.reporting.compare.runs import differing_setting, relevant
 from paw_train.reporting.run.data import RunData, load_run
 from paw_train.settings.base import ARGUMENTS, flatten, nest
@@ -141,7 +141,7 @@ def write_results(path: Path, grid: Grid, runs: Sequence[RunResult]) -> None:
         **{name: getattr(grid, name) for name in _SHARED},
         "against": dict(grid.against),
         "overrides": dict(grid.overrides),
-        "arms": {arm.name: dict(arm.settings) for arm in grid.arms},
+        "arms": dict(grid.arms),
         "common_settings": common,
     }
     rows = []
@@ -171,7 +171,7 @@ def read_results(path: Path) -> tuple[Grid, list[RunResult]]:
             name=data["grid"],
             recipe=data["recipe"],
             seeds=tuple(sorted({run.seed for run in runs})) or (0,),
-            arms=tuple(Arm(name, arm) for name, arm in data["arms"].items()),
+            arms=dict(data["arms"]),
             against=data.get("against", {}),
             overrides=data.get("overrides", {}),
             **{name: data.get(name) for name in _SHARED},

@@ -21,11 +21,9 @@ from rich.markup import escape
 from paw_gym.internals.locks import ProcessLock, is_held
 from paw_gym.internals.printable import safe_console
 from paw_train.algorithms.estimator import ADVANTAGES
-from paw_train.metrics import number
 from paw_train.policies.checkpoints import find_checkpoint
 from paw_train.reporting.charts import duration_text
 from paw_train.reporting.compare.grid import PlannedRun
-from paw_train.reporting.run.data import read_records
 from paw_train.settings import WITHOUT_EFFECT, Settings
 from paw_train.settings.base import flatten
 from paw_train.settings.run import read_recorded, shared_evaluation, shared_warm_start
@@ -40,7 +38,7 @@ def relevant(settings: Mapping[str, Any]) -> dict[str, Any]:
     Those of a part that is switched off are left out: for example a world model's coefficient, if
     there is no world model.
     """
-    kept: dict[str, Any] = json.loads(json.dumps(settings))
+    kept: dict[str, Any] = json.loads(json.dumps(_of_engine(settings)))
     for name in _IRRELEVANT:
         *parents, last = name.split(".")
         reduce(dict.__getitem__, parents, kept).pop(last, None)
@@ -59,13 +57,18 @@ def relevant(settings: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
+def _of_engine(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings, without the cluster's if the run is not on one."""
+    return {k: v for k, v in settings.items() if k != "openrlhf" or settings.get("engine") == k}
+
+
 def differing_setting(found: Mapping[str, Any], run: PlannedRun) -> str | None:
     """The first setting (dotted) in which recorded settings differ from a planned run's, or ``None``.
 
     Settings that are newer than the record have their defaults in it.
     """
     try:
-        known = Settings.read(found)
+        known = Settings.read(_of_engine(found))
     except ValueError as error:
         return str(error)
     changed = _first_difference(known, run.settings)
@@ -166,49 +169,33 @@ class Progress:
         self.console.print(f"{time.strftime('%H:%M:%S')} {text}", soft_wrap=True, markup=False)
 
     def show(self, work: Work) -> None:
-        """Prints a line about all running runs, if one is due."""
+        """Prints a line about all runs, if one is due."""
         if self._at_start is None:
             self._at_start = work.finished
         now = time.monotonic()
-        if now - self._lined >= _LINE_SECONDS * (1 if self.console.is_terminal else 5):
-            self._lined = now
-            at_work = "; ".join(f"{c.name} {self._stage(c)}" for c in work.running.values())
-            self.say(f"{self._summary(work)}. Running: {at_work}")
+        if now - self._lined < _LINE_SECONDS * (1 if self.console.is_terminal else 5):
+            return
+        self._lined = now
+        updates = {
+            run.name: (updates_done(self.folder / run.name), run.settings.updates)
+            for run in work.running.values()
+        }
+        begun = sum(min(1.0, done / max(1, planned)) for done, planned in updates.values())
+        done, left = work.finished - self._at_start + begun, len(work.waiting) - begun
+        elapsed = now - self._started
+        parts = [f"{work.finished} of {len(work.runs)} finished"]
+        if work.failures:
+            parts.append(f"{len(work.failures)} failed")
+        if done > 0.2 and left > 0:
+            parts.append(f"about {duration_text(elapsed / done * left)} left")
+        at_work = "; ".join(f"{name} update {u} of {n}" for name, (u, n) in updates.items())
+        self.say(f"{', '.join(parts)}, {duration_text(elapsed)} so far. Running: {at_work}")
 
     def failure(self, failure: Failure) -> None:
         self.console.print(
             f"\n[bold red]{failure.run} failed[/bold red]; the end of {escape(str(failure.log))}:"
         )
         self.console.print(failure.tail, markup=False, soft_wrap=True)
-
-    def _summary(self, work: Work) -> str:
-        elapsed = time.monotonic() - self._started
-        parts = [f"{work.finished} of {len(work.runs)} finished"]
-        if work.failures:
-            parts.append(f"{len(work.failures)} failed")
-        done = work.finished - (self._at_start or 0) + sum(map(self._share, work.running.values()))
-        left = len(work.waiting) - sum(map(self._share, work.running.values()))
-        if done > 0.2 and left > 0:
-            parts.append(f"about {duration_text(elapsed / done * left)} left")
-        parts.append(f"{duration_text(elapsed)} so far")
-        return ", ".join(parts)
-
-    def _share(self, run: PlannedRun) -> float:
-        """The share of a run that is done, by its updates."""
-        return min(1.0, updates_done(self.folder / run.name) / max(1, run.settings.updates))
-
-    def _stage(self, run: PlannedRun) -> str:
-        folder, planned = self.folder / run.name, run.settings.updates
-        rows = list(read_records(folder / "metrics.jsonl", "update").by_key.values())
-        done = len(rows)
-        if not done:
-            return "RL begins" if (folder / "eval_before.json").exists() else "warm start"
-        if done >= planned:
-            return "last evaluation"
-        rate = number(rows[-1].get("success_rate"))
-        return f"update {done} of {planned}" + (
-            f", success {100 * rate:.0f} %" if rate is not None else ""
-        )
 
 
 def train_command(run: PlannedRun, recipe: str) -> list[str]:
