@@ -41,7 +41,7 @@ from paw_train.policies.factory import rollout_policy
 from paw_train.policies.local.checkpoint import load_checkpoint, save_checkpoint, share_checkpoint
 from paw_train.policies.local.loading import load_tokenizer
 from paw_train.policies.local.policy import LocalPolicy, Reference
-from paw_train.policies.local.scratch import scratch_model, scratch_tokenizer, unknown_words
+from paw_train.policies.local.scratch import scratch_model, scratch_tokenizer
 from paw_train.reporting.compare.runs import is_finished, updates_done
 from paw_train.reporting.run.alarms import loss_name
 from paw_train.reporting.run.verdict import selected_by
@@ -64,7 +64,7 @@ from paw_train.training.environments import (
     max_returns,
     require_room_for_tasks,
 )
-from paw_train.training.language import language_texts, other_texts, warnings_of
+from paw_train.training.language import language_texts
 from paw_train.training.memory import memory_of, shape_of
 from paw_train.training.phases import GIB, beside_vllm
 from paw_train.training.plan import machine_memory, require_fit
@@ -328,20 +328,14 @@ class Run:
                 revision=model.revision,
             )
         warm = self._made_before()
-        tokenizer = load_tokenizer(warm / "model") if warm is not None else self._tokenizer()
+        if warm is not None:
+            tokenizer = load_tokenizer(warm / "model")
+        else:
+            tokenizer = scratch_tokenizer(
+                model.scratch, language_texts(self.settings, self.display)
+            )
         network = scratch_model(model.scratch, len(tokenizer), self.settings.seed)
         return LocalPolicy(network.to(self.device), tokenizer)
-
-    def _tokenizer(self) -> Any:
-        """The tokenizer of a model from scratch; warns of words that only other tasks have."""
-        scratch, display = self.settings.model.scratch, self.display
-        tokenizer = scratch_tokenizer(scratch, language_texts(self.settings, display))
-        if scratch.tokenizer == "words":
-            found = other_texts(self.settings, display)
-            unknown = {split: unknown_words(tokenizer, texts) for split, texts in found.items()}
-            for sentence in warnings_of(unknown, self.settings):
-                display.say(sentence)
-        return tokenizer
 
     # --- warm start ------------------------------------------------------------------------------
 

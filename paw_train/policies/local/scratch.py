@@ -77,18 +77,6 @@ def spells(tokenizer: Any) -> bool:
     return bool(tokenizer.init_kwargs.get("spells"))
 
 
-def unknown_words(tokenizer: Any, texts: Iterable[str]) -> list[str]:
-    """Words of texts that are not in a word tokenizer's vocabulary, in alphabetical order."""
-    known, split = tokenizer.get_vocab(), tokenizer.backend_tokenizer.pre_tokenizer
-    words = {
-        text[start:end].strip()
-        for text in set(texts)
-        for piece, (start, end) in split.pre_tokenize_str(text)
-        if piece not in known
-    }
-    return sorted(words - {""})
-
-
 def piece_tokenizer(texts: Iterable[str], size: int) -> Any:
     """A byte-level BPE tokenizer (Sennrich et al., 2016) that joins pieces within words only.
 
