@@ -12,7 +12,6 @@ that were sampled or appended; text is never tokenised again. Written for TRL 1.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,11 +23,11 @@ from paw_gym.pool import EnvPool
 from paw_train.algorithms.selection import plan_update
 from paw_train.losses.world_model import token_losses
 from paw_train.policies.local.policy import LocalPolicy
-from paw_train.rollouts.observation_filter import filtered
+from paw_train.rollouts.observation_filter import leave_out
 from paw_train.rollouts.policy import response_seed
 from paw_train.rollouts.roles import token_roles
 from paw_train.rollouts.rollout import Trajectory, rollout
-from paw_train.rollouts.tokens import ACTION, Span
+from paw_train.rollouts.tokens import ACTION, OBSERVATION
 from paw_train.settings.rollout import RolloutSettings
 from paw_train.settings.world_model import WorldModelSettings
 
@@ -75,8 +74,7 @@ class TextRollouts:
         Returns:
             ``prompt_ids``, ``completion_ids``, ``logprobs`` (nats, 0 outside actions), ``env_mask`` (1 on
             actions), ``token_roles`` (``paw_train.rollouts.roles``), and for each episode ``reward``,
-            ``success``, ``turns`` (see ``Turns``), its ``actions`` as the environment was given them, and
-            whether each response was ``malformed``.
+            ``success`` and ``turns`` (see ``Turns``).
 
         Raises:
             RuntimeError: an environment failed; contains its traceback.
@@ -100,6 +98,8 @@ class TextRollouts:
         finally:
             pool.close()
             trainer.model.train(training)  # sampling is done without dropout
+        if isinstance(trainer, PaWTrainer):
+            trajectories = leave_out(trajectories, trainer.processing_class, trainer.world_model)
         found = [columns(trajectory) for trajectory in trajectories]
         return {name: [column[name] for column in found] for name in found[0]}
 
@@ -136,19 +136,17 @@ def columns(trajectory: Trajectory) -> dict[str, Any]:
     used = [place for place, turn in enumerate(row.turn) if turn >= 0]
     prompt, completion = slice(used[0]), slice(used[0], used[-1] + 1)
     malformed = [bool(t.info.get("malformed")) for t in trajectory.episode.transitions]
-    sampled = [role == ACTION for role in row.role[completion]]
-    turns = zip(row.turn[completion], sampled, strict=True)
+    sign = {ACTION: 1, OBSERVATION: -1}
+    pairs = list(zip(row.role[completion], row.turn[completion], strict=True))
     return {
         "prompt_ids": row.ids[prompt],
         "completion_ids": row.ids[completion],
         "logprobs": row.logprob[completion],
-        "env_mask": [int(own) for own in sampled],
+        "env_mask": [int(role == ACTION) for role, _ in pairs],
         "token_roles": token_roles(row, malformed)[completion],
         "reward": episode.total_reward,
         "success": float(episode.success),
-        "turns": [turn + 1 if own else -turn - 1 for turn, own in turns],
-        "actions": [t.action for t in trajectory.episode.transitions],
-        "malformed": malformed,
+        "turns": [sign.get(role, 0) * (turn + 1) for role, turn in pairs],
     }
 
 
@@ -194,39 +192,19 @@ class PaWTrainer(GRPOTrainer):
             self.world_model = self.world_model.replace(coef=world_model_coeff, enabled=enabled)
         self.max_return = max_return
         _require_available(self.world_model, self.temperature, self.accelerator.num_processes)
-        self._contents: dict[tuple[int, ...], Span] = {}
         self._turns: list[Turns] = []
-        self._actions: list[list[str]] | None = None
-        self._malformed: list[list[bool]] | None = None
         self._returns = torch.empty(0)
         self._scored = torch.empty(0)
 
-    def _get_tool_suffix_ids(self, tool_messages: list[dict[str, Any]]) -> list[int]:
-        """Ids of tool results in the chat template; remembers which of them do not come from the template."""
-        ids: list[int] = super()._get_tool_suffix_ids(tool_messages)
-        empty = super()._get_tool_suffix_ids([{**m, "content": ""} for m in tool_messages])
-        self._contents[tuple(ids)] = content_span(ids, empty)
-        return ids
-
     def _generate(self, prompts: list[Any]) -> Any:
         """Does the same as TRL, and keeps the turn of each completion's tokens."""
-        self._contents.clear()
         generated = super()._generate(prompts)
-        completions, mask, extra = generated[1], generated[2], generated[5]
-        if not self.world_model.enabled:
-            return generated
-        if mask is None:
+        self._turns = generated[5].pop("turns", None)
+        if self.world_model.enabled and self._turns is None:
             raise ValueError(
-                "The world model learns what an environment answers: give PaWTrainer an "
-                "`environment_factory`, or a `rollout_func` such as TextRollouts."
+                "The world model learns what an environment answers: give PaWTrainer a `rollout_func` that "
+                "returns `turns`, such as TextRollouts."
             )
-        given = extra.pop("turns", None)
-        self._actions, self._malformed = extra.pop("actions", None), extra.pop("malformed", None)
-        _require_columns(self.world_model, self._actions)
-        self._turns = given or [
-            turns_of(ids, tokens, self._contents)
-            for ids, tokens in zip(completions, mask, strict=True)
-        ]
         return generated
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -243,8 +221,6 @@ class PaWTrainer(GRPOTrainer):
         turns = torch.zeros_like(output["completion_ids"])
         for row, own in zip(turns, self._turns, strict=True):
             row[: len(own)] = torch.tensor(own)
-        if self.world_model.filters_tokens:
-            self._leave_out(turns, output["completion_ids"])
         weights, metrics = weigh_tokens(
             turns,
             self._sampled_logps(output),
@@ -252,21 +228,10 @@ class PaWTrainer(GRPOTrainer):
             torch.arange(len(turns)) // self.args.num_generations,
             self.world_model,
             self.max_return,
-            self._malformed,
         )
         for name, value in metrics.items():
             self._metrics["train"][f"wm/{name}"].append(value)
         return {**output, "turns": turns, "wm_weights": weights.to(turns.device)}
-
-    def _leave_out(self, turns: Tensor, completion_ids: Tensor) -> None:
-        """Sets ``turns`` to 0 on the tokens that the filter of observations leaves out."""
-        for b, row in enumerate(turns):
-            for k in range(int(row.max())):
-                (places,) = torch.where(row == -k - 1)
-                ids = completion_ids[b, places].tolist()
-                action = self._actions[b][k] if self._actions else ""
-                for first, last in filtered(ids, action, self.processing_class, self.world_model):
-                    row[places[first:last]] = 0
 
     @torch.no_grad()
     def _sampled_logps(self, output: dict[str, Any]) -> Tensor:
@@ -310,7 +275,7 @@ def _require_available(settings: WorldModelSettings, temperature: float, process
     if not settings.enabled:
         return
     published = WorldModelSettings()
-    for name in ("entropy", "horizon", "dedup"):
+    for name in ("entropy", "horizon", "dedup", "filter"):
         if getattr(settings, name) != getattr(published, name):
             raise ValueError(
                 f"`world_model.{name}={getattr(settings, name)}` is not available inside TRL; use "
@@ -328,52 +293,6 @@ def _require_available(settings: WorldModelSettings, temperature: float, process
         )
 
 
-def _require_columns(settings: WorldModelSettings, actions: Any) -> None:
-    """Raises ``ValueError`` for a filter that needs columns that only ``TextRollouts`` gives."""
-    for name, wanted in (("filter", "warnings"), ("filter_echoes", True)):
-        if settings.enabled and getattr(settings, name) == wanted and actions is None:
-            raise ValueError(
-                f"`world_model.{name}={wanted}` needs the environment's actions and which responses were "
-                "malformed, which TextRollouts gives and tools do not; use world_model.filter_patterns."
-            )
-
-
-def content_span(ids: Sequence[int], empty: Sequence[int]) -> Span:
-    """The span of the content in ids that include a chat template's wrapping.
-
-    Args:
-        empty: the same message without content.
-    """
-    least = min(len(ids), len(empty))
-    before = next((i for i in range(least) if ids[i] != empty[i]), least)
-    left = least - before
-    after = next((i for i in range(left) if ids[-1 - i] != empty[-1 - i]), left)
-    return before, len(ids) - after
-
-
-def turns_of(
-    ids: Sequence[int], mask: Sequence[int], contents: dict[tuple[int, ...], Span]
-) -> list[int]:
-    """The turns of a completion, from its runs of sampled and of appended tokens.
-
-    Args:
-        contents: the span of the content, by all ids of an appended run; a run that is missing in it, as
-            with another ``rollout_func``, is all content.
-    """
-    runs = [(bool(sampled), len(list(run))) for sampled, run in itertools.groupby(mask)]
-    turns = [0] * len(ids)
-    start = number = 0
-    for (sampled, size), (following, appended) in itertools.pairwise(runs):
-        middle, end = start + size, start + size + appended
-        if sampled and not following:
-            number += 1
-            first, last = contents.get(tuple(ids[middle:end]), (0, appended))
-            turns[start:middle] = [number] * size
-            turns[middle + first : middle + last] = [-number] * (last - first)
-        start = middle
-    return turns
-
-
 def weigh_tokens(
     turns: Tensor,
     logps: Tensor,
@@ -381,7 +300,6 @@ def weigh_tokens(
     groups: Tensor,
     settings: WorldModelSettings,
     max_return: float,
-    malformed: Sequence[Sequence[bool]] | None = None,
 ) -> tuple[Tensor, dict[str, float]]:
     """The weights of observation tokens, `w_i / |o|` (Eq. 8, 11), over one generation (``plan_update``).
 
@@ -390,8 +308,6 @@ def weigh_tokens(
         logps: [B, C] log-probabilities of the sampled tokens, in nats.
         returns: [B] rewards of the episodes.
         groups: [B] group of each episode, 0..G-1.
-        malformed: for each row, whether the response of each transition could not be read; needed with
-            ``filter=warnings``.
 
     Returns:
         [B, C] weights, 0 on other tokens; and metrics.
@@ -407,10 +323,6 @@ def weigh_tokens(
         0, number[actions], torch.special.entr(logps[actions].exp())
     ) / torch.bincount(number[actions], minlength=total)
     sums = torch.zeros(int(groups.max()) + 1, dtype=torch.float64).index_add_(0, groups, returns)
-    told = None
-    if malformed is not None:
-        told = torch.tensor([bad for own, k in zip(malformed, counts.tolist(), strict=True)
-                             for bad in own[:k]])  # fmt: skip
     plan = plan_update(
         settings,
         entropy,
@@ -418,7 +330,6 @@ def weigh_tokens(
         sums / torch.bincount(groups),
         max_return,
         lengths=lengths,
-        warnings_only=told,
     )
     weights = torch.zeros(turns.shape)
     weights[observations] = (plan.weights / lengths.clamp(min=1)).float()[number[observations]]

@@ -1,4 +1,4 @@
-"""PaW inside TRL's ``GRPOTrainer``: our engine's loss, in rollouts as text and by tools."""
+"""PaW inside TRL's ``GRPOTrainer``: our engine's loss, in rollouts as text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import trl
 from torch import Tensor
 
 from paw_gym import Outcome, Task, register_text_env
-from paw_gym.adapters.trl import environment_factory, task_rows
+from paw_gym.adapters.trl import task_rows
 from paw_train.algorithms.experience import prepare
 from paw_train.algorithms.pool import collect
 from paw_train.integrations import trl as ours
@@ -25,7 +25,7 @@ from paw_train.integrations.trl import PaWTrainer, TextRollouts, episode_reward
 from paw_train.losses.batch import MiniBatchTotals
 from paw_train.losses.objective import combined_loss
 from paw_train.policies.local.policy import LocalPolicy
-from paw_train.policies.local.scratch import piece_tokenizer, scratch_model, word_tokenizer
+from paw_train.policies.local.scratch import scratch_model, word_tokenizer
 from paw_train.rollouts.rollout import rollout
 from paw_train.rollouts.scoring import collate
 from paw_train.settings import AlgorithmSettings, ObjectiveSettings, RolloutSettings
@@ -155,53 +155,13 @@ def test_it_trains(tmp_path: Path) -> None:
     assert logged[0]["wm/term"] > 0
 
 
-CONTROL = ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<tool_call>", "</tool_call>"]
-CALL = '<tool_call>\n{"name": "act", "arguments": {"action": "red"}}\n</tool_call><|im_end|>'
-
-
-def test_by_tools_the_answers_are_the_observations(tmp_path: Path) -> None:
-    """A model that calls the tool three times and then answers."""
-    templates = Path(trl.__file__).parent / "chat_templates"
-    tokenizer = piece_tokenizer([TEXT], 512)
-    tokenizer.add_special_tokens({"additional_special_tokens": CONTROL})
-    tokenizer.eos_token, tokenizer.pad_token = "<|im_end|>", "<|endoftext|>"
-    tokenizer.chat_template = (templates / "qwen2_5.jinja").read_text(encoding="utf-8")
-    script = iter([CALL, CALL, CALL, "Done.<|im_end|>"])
-
-    class Scripted(PaWTrainer):
-        def _generate_single_turn(self, prompt_ids: Any, *args: Any, **kwargs: Any) -> Any:
-            ids = tokenizer(next(script), add_special_tokens=False)["input_ids"]
-            return [list(ids) for _ in prompt_ids], None
-
-    trainer = Scripted(
-        scratch_model(SIZE, len(tokenizer), seed=0),
-        environment_factory=environment_factory(ENV, success_reward=1.0),
-        train_dataset=datasets.Dataset.from_list(task_rows(ENV, "tools")),
-        processing_class=tokenizer,
-        args=config(tmp_path, max_completion_length=4000),
-        world_model=WorldModelSettings(alpha=1.0, rho=1.0),
-        max_return=2.0,
-    )
-    batch = batch_of(trainer, "tools")
-    turns, ids = batch["turns"][0], batch["completion_ids"][0]
-    shown = [tokenizer.decode(ids[turns == -number]) for number in (1, 2, 3)]
-    assert shown == [
-        "You hear hello 1 .\nAdmissible actions: red, green",
-        "You hear hello 2 .\nAdmissible actions: red, green",
-        "Nothing happens .",
-    ]
-    assert [tokenizer.decode(ids[turns == n]) for n in (1, 2, 3)] == [CALL] * 3
-    assert trainer._returns.tolist() == [1.0] * 4
-    assert batch["wm_weights"].sum().item() == pytest.approx(0.5)  # lambda = 1 - 1 / 2
-    trainer._compute_loss(trainer.model, batch).backward()
-
-
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
         ({"wm": WorldModelSettings(entropy="full")}, "entropy=full"),
         ({"wm": WorldModelSettings(horizon=2)}, "horizon=2"),
         ({"wm": WorldModelSettings(dedup="once")}, "dedup=once"),
+        ({"wm": WorldModelSettings(filter="warnings")}, "filter=warnings"),
         ({"temperature": 0.7}, "temperature is 0.7"),
     ],
 )
@@ -213,7 +173,7 @@ def test_what_is_not_available_is_named(tmp_path: Path, changes: Any, named: str
 def test_an_environment_is_needed(tmp_path: Path) -> None:
     trainer = text_trainer(tmp_path, max_completion_length=4)
     trainer.rollout_func = None
-    with pytest.raises(ValueError, match="environment_factory"):
+    with pytest.raises(ValueError, match="rollout_func"):
         batch_of(trainer)
 
 
