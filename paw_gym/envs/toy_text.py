@@ -49,46 +49,23 @@ class Step(NamedTuple):
     success: bool = False
 
 
-class Game(ABC):
-    """One of the worlds."""
+# --- worlds with a transition table ----------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class TabularGame(ABC):
+    """A world whose states are numbers, as in Gymnasium's table of transitions."""
 
     instruction: str
     """the task"""
     actions: Sequence[str]
     """every action, in Gymnasium's order"""
-
-    @abstractmethod
-    def show(self, state: Any) -> str:
-        """The state as the agent sees it."""
-
-    @abstractmethod
-    def useful(self, state: Any) -> list[str]:
-        """The actions that can change something."""
-
-    @abstractmethod
-    def step(self, state: Any, action: str, rng: np.random.Generator) -> Step:
-        """Takes an action; what is random is sampled from ``rng``."""
-
-    @abstractmethod
-    def solution(self, state: Any, rng: np.random.Generator, budget: int) -> list[str]:
-        """Actions that succeed, by looking ahead in ``rng``; empty if none do within the budget."""
-
-    @abstractmethod
-    def advice(self, state: Any) -> str:
-        """A good action for those who do not know what will be sampled."""
-
-
-# --- worlds with a transition table ----------------------------------------------------------------------
-
-
-@dataclass(eq=False)
-class TabularGame(Game):
-    """A world whose states are numbers, as in Gymnasium's table of transitions."""
-
-    instruction: str
-    actions: Sequence[str]
     table: Mapping[int, Mapping[int, Sequence[tuple[float, int, float, bool]]]]
     """by state and action: (probability, next state, reward, whether the episode ends)"""
+
+    @abstractmethod
+    def show(self, state: int) -> str:
+        """The state as the agent sees it."""
 
     @abstractmethod
     def event(self, before: int, action: str, after: int, reward: float) -> str:
@@ -102,6 +79,7 @@ class TabularGame(Game):
         return over and not self.lost(after)
 
     def useful(self, state: int) -> list[str]:
+        """The actions that can change something."""
         return [self.actions[number] for number in self._useful(state)]
 
     def _useful(self, state: int) -> list[int]:
@@ -129,6 +107,7 @@ class TabularGame(Game):
         return int(after), float(reward), bool(over)
 
     def solution(self, state: int, rng: np.random.Generator, budget: int) -> list[str]:
+        """Actions that succeed, by looking ahead in ``rng``; empty if none do within the budget."""
         ahead = copy.deepcopy(rng)
         layer: dict[int, list[str]] = {state: []}
         for _ in range(budget):
@@ -272,7 +251,7 @@ Hands = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 @dataclass(eq=False)
-class Blackjack(Game):
+class Blackjack:
     """A deal of Gymnasium's blackjack: its rules, with the cards in the order of a deck.
 
     Args:
@@ -340,6 +319,9 @@ class Blackjack(Game):
         else:
             enough = 13 if shown in (2, 3) else 17
         return "stick" if total >= enough else "hit"
+
+
+Game = TabularGame | Blackjack
 
 
 def _cards(cards: Sequence[int]) -> str:

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from playing import play
 from programs import python
 
-from paw_gym.envs.tau2.domains import load_domain
-from paw_gym.envs.tau2.tables import SharedTable, database_hash
+from paw_gym.envs.tau2.domains import SharedTable, database_hash, load_domain
 from paw_gym.envs.tau2.users import CLOSING, user_script
 
 Make = Callable[..., Any]

@@ -16,11 +16,10 @@ import importlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from paw_gym.internals.naming import did_you_mean
 from paw_gym.internals.tool_calls import call_id
@@ -72,13 +71,8 @@ def call_message(role: str, name: str, arguments: Mapping[str, Any], number: int
 
 def tool_message(call: str, content: str, error: bool, requestor: str) -> Message:
     """A tool's answer to the call of that id."""
-    return {
-        "role": "tool",
-        "id": call,
-        "content": content,
-        "error": error,
-        "requestor": requestor,
-    }
+    answer = {"content": content, "error": error, "requestor": requestor}
+    return {"role": "tool", "id": call, **answer}
 
 
 def from_record(record: Mapping[str, Any]) -> Message:
@@ -142,57 +136,42 @@ def ending(text: str) -> str | None:
     return next((name for mark, name in ENDINGS.items() if mark in text), None)
 
 
-def without_marks(text: str) -> str:
-    """The words without the marks that end a conversation."""
-    for mark in ENDINGS:
-        text = text.replace(mark, "")
-    return text.strip()
-
-
 MAX_EXPRESSION = 1_000
 """most characters of an expression to calculate"""
 _FENCED = re.compile(r"```(?:json)?\s*(\{.*\})\s*```", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """A tool call."""
 
     name: str
     arguments: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Say:
-    """Words for the user."""
-
-    text: str
+class RefusedError(ValueError):
+    """A text is not an action; the message states why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """A text that is not an action."""
-
-    reason: str
-
-
-def parse_action(action: str, tools: Mapping[str, Any]) -> Call | Say | Refused:
-    """Reads an action.
+def parse_action(action: str, tools: Mapping[str, Any]) -> Call | str:
+    """Reads an action: a tool call, or words for the user.
 
     What begins with a brace is a tool call, ``{"name": ..., "arguments": {...}}`` (a Markdown fence
     around it is ignored); all other text is for the user.
+
+    Raises:
+        RefusedError: it is neither.
     """
     text = action.strip()
     fenced = _FENCED.fullmatch(text)
     text = fenced.group(1) if fenced else text
     if not text:
-        return Refused("it is empty")
+        raise RefusedError("it is empty")
     if not text.startswith("{"):
-        return Say(text)
+        return text
     try:
         value = json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        return Refused(f"it is not valid JSON ({error})")
+        raise RefusedError(f"it is not valid JSON ({error})") from error
     return _call(value, tools)
 
 
@@ -200,28 +179,22 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON value")
 
 
-def _call(value: Mapping[str, Any], tools: Mapping[str, Any]) -> Call | Refused:
+def _call(value: Mapping[str, Any], tools: Mapping[str, Any]) -> Call:
     name, arguments = value.get("name"), value.get("arguments", {})
     unknown = sorted(set(value) - {"name", "arguments"})
     if not isinstance(name, str):
-        return Refused('"name" is not the name of a tool')
+        raise RefusedError('"name" is not the name of a tool')
     if not isinstance(arguments, dict):
-        return Refused('"arguments" is not a JSON object')
+        raise RefusedError('"arguments" is not a JSON object')
     if unknown:
-        return Refused(f'it holds {unknown[0]!r} beside "name" and "arguments"')
+        raise RefusedError(f'it holds {unknown[0]!r} beside "name" and "arguments"')
     if name not in tools:
-        return Refused(f"there is no tool {name!r}. {did_you_mean(name, tools)}")
-    if name == "calculate":
-        return _calculation(arguments)
-    return Call(name, arguments)
-
-
-def _calculation(arguments: Mapping[str, Any]) -> Call | Refused:
-    # the package hands the expression to Python, where 9**9**9 runs for ever
+        raise RefusedError(f"there is no tool {name!r}. {did_you_mean(name, tools)}")
     expression = arguments.get("expression")
-    if isinstance(expression, str):
+    if name == "calculate" and isinstance(expression, str):
+        # the package hands the expression to Python, where 9**9**9 runs for ever
         if "**" in re.sub(r"\s", "", expression):
-            return Refused("powers cannot be calculated")
+            raise RefusedError("powers cannot be calculated")
         if len(expression) > MAX_EXPRESSION:
-            return Refused(f"the expression is longer than {MAX_EXPRESSION} characters")
-    return Call("calculate", arguments)
+            raise RefusedError(f"the expression is longer than {MAX_EXPRESSION} characters")
+    return Call(name, arguments)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
 from paw_gym.core import Task, TaskSet, split_of_key
 from paw_gym.envs.tau2.conversation import data_folder, from_record, tau2_module, to_package
-from paw_gym.envs.tau2.tables import copy_database, database_hash, reading
 from paw_gym.generated import shared_sets
 from paw_gym.internals.naming import require_choice
 
@@ -208,3 +209,122 @@ def world_after(domain: Domain, task: Any, messages: Sequence[Mapping[str, Any]]
         to_package([dict(message) for message in messages]),
     )
     return world
+
+
+# --- quick private copies of a database ----------------------------------------------------------
+
+
+class SharedTable(dict[str, Any]):
+    """A dictionary of rows that belong to another one; a row that is read becomes a private copy.
+
+    The airline's database has 2,800 rows in 7 MB of JSON, and an episode touches a dozen.
+    Code that bypasses a dictionary's methods (pydantic's serialiser, ``json``) sees the rows as they
+    are, which is right: a shared row was never changed.
+    """
+
+    def __init__(self, rows: dict[str, Any]) -> None:
+        super().__init__(rows)
+        self._original = rows
+        self._shared = set(rows)
+        self._reading = False
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """A block that changes no row, and so needs no copies."""
+        self._reading = True
+        try:
+            yield
+        finally:
+            self._reading = False
+
+    def _own(self, key: str) -> None:
+        if key in self._shared and not self._reading:
+            self._shared.discard(key)
+            super().__setitem__(key, copy.deepcopy(super().__getitem__(key)))
+
+    def changes(self) -> dict[str, str | None]:
+        """The rows that differ from the original's, as JSON; ``None`` for one that is gone."""
+        found: dict[str, str | None] = dict.fromkeys(self._original.keys() - self.keys())
+        for key in self.keys() - self._shared:
+            now = _as_json(super().__getitem__(key))
+            if key not in self._original or now != _as_json(self._original[key]):
+                found[key] = now
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        # with an iterator of its own, copy(), | and dict() read by __getitem__, not past it
+        return super().__iter__()
+
+    def __getitem__(self, key: str) -> Any:
+        self._own(key)
+        return super().__getitem__(key)
+
+    def __setitem__(self, key: str, row: Any) -> None:
+        self._shared.discard(key)
+        super().__setitem__(key, row)
+
+    def __delitem__(self, key: str) -> None:
+        super().__delitem__(key)
+        self._shared.discard(key)
+
+    def __ior__(self, rows: Any) -> SharedTable:  # type: ignore[override, misc]
+        self.update(rows)
+        return self
+
+    # row by row, so that each is a private copy or known to be new
+    get = MutableMapping.get  # type: ignore[assignment]
+    setdefault = MutableMapping.setdefault
+    update = MutableMapping.update
+    clear = MutableMapping.clear
+    values = MutableMapping.values  # type: ignore[assignment]
+    items = MutableMapping.items  # type: ignore[assignment]
+
+    def pop(self, key: str, *default: Any) -> Any:
+        self._own(key)
+        return super().pop(key, *default)
+
+    def popitem(self) -> tuple[str, Any]:
+        if self:
+            self._own(next(reversed(self)))
+        return super().popitem()
+
+
+def _as_json(row: Any) -> str:
+    return json.dumps(row.model_dump(), sort_keys=True, default=str)
+
+
+def database_hash(database: Any) -> str:
+    """A hash that two databases share if and only if they hold the same.
+
+    The package hashes all of a database, twice an episode. This looks at the rows that were touched;
+    it is valid for copies of one original (``copy_database``).
+    """
+    parts = {
+        name: value.changes()
+        if isinstance(value, SharedTable)
+        else database.model_dump(include={name})
+        for name, value in vars(database).items()
+    }
+    text = json.dumps(parts, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def copy_database(database: Any) -> Any:
+    """A database (a pydantic model of tables) that can be changed without changing ``database``."""
+    own = {
+        name: SharedTable(value)
+        if isinstance(value, dict) and all(hasattr(row, "model_dump") for row in value.values())
+        else copy.deepcopy(value)
+        for name, value in vars(database).items()
+    }
+    return database.model_copy(update=own)
+
+
+@contextmanager
+def reading(database: Any) -> Iterator[None]:
+    """A block that changes nothing in a database: no row of its shared tables is copied for it."""
+    with ExitStack() as stack:
+        for table in vars(database).values():
+            if isinstance(table, SharedTable):
+                stack.enter_context(table.reading())
+        yield

@@ -9,7 +9,7 @@ from typing import Any
 
 from paw_gym.core import AgentDefaults, Outcome, Task, TextEnv
 from paw_gym.envs.tau2 import conversation as talk
-from paw_gym.envs.tau2.conversation import Call, Refused, parse_action, tau2_module
+from paw_gym.envs.tau2.conversation import Call, RefusedError, parse_action, tau2_module
 from paw_gym.envs.tau2.domains import (
     DOMAINS,
     domain_tasks,
@@ -147,11 +147,12 @@ class Tau2Env(TextEnv):
         return self._hear_user(shown, setting_up=True)
 
     def _act(self, action: str) -> Outcome:
-        parsed = parse_action(action, self.domain.tools)
-        if isinstance(parsed, Refused):
+        try:
+            parsed = parse_action(action, self.domain.tools)
+        except RefusedError as error:
             self.state["errors"] += 1
             text = (
-                f"This is no valid action: {parsed.reason}. Write a tool call, "
+                f"This is no valid action: {error}. Write a tool call, "
                 '{"name": "...", "arguments": {...}}, or plain text for the user.'
             )
             return self._after_error(text, action_is_valid=False)
@@ -161,7 +162,7 @@ class Tau2Env(TextEnv):
             if answer["error"]:
                 return self._after_error(text, reply_from="tool", tool_error=True)
             return self._outcome(text, reply_from="tool")
-        self.state["messages"].append({"role": "assistant", "content": parsed.text})
+        self.state["messages"].append({"role": "assistant", "content": parsed})
         return self._hear_user()
 
     def _after_error(self, text: str, **more: Any) -> Outcome:
@@ -204,8 +205,9 @@ class Tau2Env(TextEnv):
                 raise UserSetupError(
                     f"The user ended the conversation with its first words: {text!r}"
                 )
-            words = talk.without_marks(text)
-            shown += f"User: {words}\n" if words else ""
+            for mark in talk.ENDINGS:
+                text = text.replace(mark, "")
+            shown += f"User: {text.strip()}\n" if text.strip() else ""
             text = f"{shown}The user has ended the conversation."
             return self._outcome(text, reply_from="user", ended_by=end)
         if self.state["errors"] >= self.max_errors:  # a user's failed calls count as well
@@ -245,7 +247,12 @@ class Tau2Env(TextEnv):
                 "tool_error": tool_error,
                 "errors": self.state["errors"],
                 "tools": list(self.domain.tools),
-                "action_templates": self._templates(),
+                "action_templates": [
+                    talk.call_text(
+                        name, dict.fromkeys(tool["parameters"].get("required", []), "...")
+                    )
+                    for name, tool in self.domain.tools.items()
+                ],
                 "user_failed": self.state["user_failed"],
                 "user_error": user_error,
                 "ended_by": ended_by,
@@ -259,16 +266,13 @@ class Tau2Env(TextEnv):
             return Verdict(0.0, {}, {})
         return evaluate(self.domain, self._task_object(), self.state["messages"])
 
-    def _templates(self) -> list[str]:
-        found = []
-        for name, schema in self.domain.tools.items():
-            required = schema["parameters"].get("required", [])
-            found.append(talk.call_text(name, dict.fromkeys(required, "...")))
-        return found
-
     def is_admissible(self, action: str) -> bool:
         """True if it is a well-formed call of a tool that exists, or words for the user."""
-        return not isinstance(parse_action(action, self.domain.tools), Refused)
+        try:
+            parse_action(action, self.domain.tools)
+        except RefusedError:
+            return False
+        return True
 
     # --- the package's objects -------------------------------------------------------------------
 
@@ -304,10 +308,7 @@ class Tau2Env(TextEnv):
 
 
 def _make_user(
-    user: str | User,
-    model: str | None,
-    url: str | None,
-    settings: Mapping[str, Any] | None,
+    user: str | User, model: str | None, url: str | None, settings: Mapping[str, Any] | None
 ) -> User:
     if not isinstance(user, str):
         return user
