@@ -31,8 +31,6 @@ class Metric:
     """how micro-batches make the value of their mini-batch; most are shares of a mean, which add up"""
     log: bool = False
     """whether its axis is logarithmic"""
-    optional: bool = False
-    """whether it is measured under some settings only, and so not expected in every run"""
     section: str = ""
     """heading of its section"""
     chart: str = ""
@@ -59,7 +57,6 @@ CATALOGUE: Mapping[str, Mapping[str, list[Metric]]] = {
                 "penalty_share",
                 "share of all advantages in groups whose episodes differ in penalties only",
                 "share",
-                optional=True,
             )
         ],
         "Groups with equal returns": [
@@ -67,7 +64,6 @@ CATALOGUE: Mapping[str, Mapping[str, list[Metric]]] = {
                 "equal_groups",
                 "share of groups, of two episodes or more, that give no advantage",
                 "share",
-                optional=True,
             )
         ],
     },
@@ -82,7 +78,6 @@ CATALOGUE: Mapping[str, Mapping[str, list[Metric]]] = {
                 "wm_term",
                 "of the objective, with all weights (Eq. 11)",
                 label="WM term",
-                optional=True,
             )
         ],
         "Adaptive weight λ": [
@@ -125,7 +120,7 @@ CATALOGUE: Mapping[str, Mapping[str, list[Metric]]] = {
             Metric("entropy_mean", "mean of the update's transitions", "nats", label="mean"),
         ],
         "Unique transitions": [
-            Metric("unique_share", "of the update, where they are counted", "share", optional=True)
+            Metric("unique_share", "of the update, where they are counted", "share")
         ],
     },
     "Policy": {
@@ -154,15 +149,11 @@ CATALOGUE: Mapping[str, Mapping[str, list[Metric]]] = {
             Metric("ratio_min", "lowest of an action token", label="lowest", merge="min", log=True),
         ],
         "Learning rate": [Metric("lr", "of the update")],
-        "Skipped steps": [
-            Metric("skipped", "optimizer steps without a finite gradient", "share", optional=True)
-        ],
+        "Skipped steps": [Metric("skipped", "optimizer steps without a finite gradient", "share")],
     },
     "Critic": {
-        "Value loss": [Metric("value_loss", "half the squared error", optional=True)],
-        "Critic's gradient norm": [
-            Metric("grad_norm_value", "before clipping", log=True, optional=True)
-        ],
+        "Value loss": [Metric("value_loss", "half the squared error")],
+        "Critic's gradient norm": [Metric("grad_norm_value", "before clipping", log=True)],
     },
     "Episodes and time": {
         "Episode length": [Metric("steps_mean", "turns of an episode", "steps")],
@@ -185,16 +176,14 @@ CATALOGUE: Mapping[str, Mapping[str, list[Metric]]] = {
                 "prompt_cut_rate",
                 "prompts that lost history to the context limit",
                 "share",
-                optional=True,
             )
         ],
         "Failed episodes": [
-            Metric("failed_episodes", "ended by an error of their environment", optional=True),
+            Metric("failed_episodes", "ended by an error of their environment"),
             Metric(
                 "timed_out_episodes",
                 "ended by rollout.episode_seconds",
                 label="timed out",
-                optional=True,
             ),
         ],
         "Seconds per update": [
@@ -207,11 +196,9 @@ CATALOGUE: Mapping[str, Mapping[str, list[Metric]]] = {
             Metric("seconds_train", "of training", "seconds", label="training"),
         ],
         "Tokens per update": [Metric("tokens", "in the rows that are learned from", "tokens")],
-        "Sampled tokens": [
-            Metric("sampled_tokens", "of the responses of an update", "tokens", optional=True)
-        ],
-        "Transitions per update": [Metric("transitions", "that are learned from", optional=True)],
-        "Peak memory": [Metric("peak_memory_mb", "of the process", "megabytes", optional=True)],
+        "Sampled tokens": [Metric("sampled_tokens", "of the responses of an update", "tokens")],
+        "Transitions per update": [Metric("transitions", "that are learned from")],
+        "Peak memory": [Metric("peak_memory_mb", "of the process", "megabytes")],
     },
 }
 """by section, then by chart: the metrics that it shows"""

@@ -64,8 +64,8 @@ class Tracker(Protocol):
     def file(self, path: Path) -> None:
         """Takes a file of the run as an artifact."""
 
-    def close(self, finished: bool) -> None:
-        """Ends the session; the run may be opened again unless it is ``finished``."""
+    def close(self) -> None:
+        """Ends the session; the run may be opened again."""
 
 
 TRACKERS: Registry[type[Tracker]] = Registry("tracker", "paw_train.trackers")
@@ -97,7 +97,7 @@ class TensorBoard:
         text = path.read_text(encoding="utf-8") if is_json else str(path)
         self._writer.add_text(path.name, f"<pre>{text}</pre>" if is_json else text)
 
-    def close(self, finished: bool) -> None:
+    def close(self) -> None:
         self._writer.close()
 
 
@@ -131,7 +131,7 @@ class WeightsAndBiases:
         kind = "report" if path.suffix == ".html" else "results"
         self._run.log_artifact(str(path), name=name, type=kind)
 
-    def close(self, finished: bool) -> None:
+    def close(self) -> None:
         self._run.finish()
 
 
@@ -159,25 +159,20 @@ class Tracking:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        name: str,
-        trackers: Sequence[str],
-        settings: Mapping[str, Any],
+        self, folder: Path, name: str, trackers: Sequence[str], settings: Mapping[str, Any]
     ) -> None:
         self.folder = folder
         self._name, self._names = name, list(trackers)
         self._settings = settings
         self._open: dict[str, Tracker] = {}
         self._state: dict[str, dict[str, Any]] = {}
-        self._finished = False
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
         for tracker in self._open.values():
-            tracker.close(self._finished)
+            tracker.close()
         self._open = {}
 
     def _trackers(self) -> dict[str, Tracker]:
@@ -217,7 +212,6 @@ class Tracking:
             for artifact in _ARTIFACTS:
                 if (self.folder / artifact).is_file():
                     tracker.file(self.folder / artifact)
-        self._finished = True
 
 
 def _numbers(row: Mapping[str, Any]) -> dict[str, float]:

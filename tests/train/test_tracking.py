@@ -89,8 +89,8 @@ def test_every_update_comes_once(tmp_path: Path, memory: Any) -> None:
     assert logged(one)[:2] == first_two
     assert [update for update, _ in logged(one) + logged(two)] == [1, 2, 3, 4]
     assert two.id == one.id == two.run.id and one.run.id is None
-    one.close.assert_called_once_with(False)
-    two.close.assert_called_once_with(True)
+    one.close.assert_called_once_with()
+    two.close.assert_called_once_with()
     found = two.summary.call_args.args[1]
     assert found["eval_after/success_rate"] == 0.5
     assert found["eval_before/ci95_low"] == pytest.approx(0.15)
@@ -120,8 +120,8 @@ def test_a_stopped_run_goes_on_in_the_same_tracked_run(
     local.train_from_recipe("smoke", [*SMALL, f"out={tmp_path}"], quiet=True)
     one, two = memory.opened
     assert one.id == two.id
-    one.close.assert_called_once_with(False)
-    two.close.assert_called_once_with(True)
+    one.close.assert_called_once_with()
+    two.close.assert_called_once_with()
     assert one.run.settings["tracking"] == ["memory"] and one.run.name == folder.name
     assert "report.html" in files(two)
     assert "eval_after/success_rate" in two.summary.call_args.args[1]

@@ -97,12 +97,6 @@ def chart_sections(run: RunData) -> list[dict[str, Any]]:
     return [section for section in found if section["charts"]]
 
 
-def not_measured(run: RunData) -> list[str]:
-    """The measurements that every run should have and this one lacks."""
-    expected = (m.name for m in METRICS.values() if not m.optional)
-    return sorted(m for m in expected if run.metrics and not _has(run.metrics, m))
-
-
 def success_series(run: RunData) -> list[Series]:
     """Success in training rollouts and on the selection panel, by number of finished updates."""
     points = _points(run.metrics, "success_rate", "update")

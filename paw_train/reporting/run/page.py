@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.filesize import decimal
-
 from paw_gym.internals.files import write_text
 from paw_gym.internals.printable import counted
 from paw_gym.transition import Episode, Transition
@@ -18,8 +16,8 @@ from paw_train.evaluation.statistics import difference_interval
 from paw_train.metrics import number
 from paw_train.reporting.charts import duration_text, number_text
 from paw_train.reporting.pages import blocks, changes, render
-from paw_train.reporting.run.curves import chart_sections, not_measured
-from paw_train.reporting.run.data import FILES, STAGES, Rate, RunData, load_run
+from paw_train.reporting.run.curves import chart_sections
+from paw_train.reporting.run.data import STAGES, Rate, RunData, load_run
 from paw_train.reporting.run.verdict import points, same_panel, verdict_of
 from paw_train.settings.base import flatten
 
@@ -72,11 +70,9 @@ def _page(run: RunData) -> str:
         world_model=world_model_rows(run.world_model),
         sections=chart_sections(run),
         noise=[(label, number(run.noise.get(key))) for label, key in _NOISE],
-        not_measured=not_measured(run),
         tasks=episodes_by_task(run),
         commands="\n".join(_commands(run)),
         settings=setting_groups(run),
-        files=_files(run),
     )
 
 
@@ -270,12 +266,4 @@ def _commands(run: RunData) -> list[str]:
         *(train if run.config else []),
         f"paw report {folder}    # writes this page again",
         f"paw view {folder}      # more episodes",
-    ]
-
-
-def _files(run: RunData) -> list[tuple[str, str, str]]:
-    return [
-        (name, meaning, decimal((run.folder / name).stat().st_size))
-        for name, meaning in FILES.items()
-        if (run.folder / name).exists()
     ]
