@@ -97,7 +97,6 @@ def new_app(
     *,
     has_token: bool,
     bodies: Sequence[type[BaseModel]] = (),
-    limits: Mapping[str, Mapping[str, Any]] | None = None,
     page_for: Callable[[str], Page | None] = lambda path: None,
     lifespan: Any = None,
 ) -> FastAPI:
@@ -105,7 +104,6 @@ def new_app(
 
     Args:
         has_token: whether clients must show a token (which ``Gate`` checks).
-        limits: additions to the JSON schema, by model and field: bounds known only at run time.
         page_for: what renders errors at a path that people open; ``None``: the path is for programs.
     """
     app = FastAPI(
@@ -117,7 +115,7 @@ def new_app(
 
     def openapi() -> dict[str, Any]:
         if not document:
-            document.update(_document(app, has_token, bodies, limits or {}))
+            document.update(_document(app, has_token, bodies))
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]
@@ -228,12 +226,7 @@ def _mistake(found: Mapping[str, Any]) -> dict[str, str]:
 # --- the document ------------------------------------------------------------------------------------
 
 
-def _document(
-    app: FastAPI,
-    has_token: bool,
-    bodies: Sequence[type[BaseModel]],
-    limits: Mapping[str, Mapping[str, Any]],
-) -> dict[str, Any]:
+def _document(app: FastAPI, has_token: bool, bodies: Sequence[type[BaseModel]]) -> dict[str, Any]:
     """The OpenAPI document: what FastAPI knows, with the bodies, every error, and the ways to get in."""
     document = get_openapi(title=app.title, version=app.version, routes=app.routes)
     components = document.setdefault("components", {})
@@ -243,9 +236,6 @@ def _document(
     models = [(model, "validation") for model in (*bodies, Problem)]
     _, defined = models_json_schema(models, ref_template=_REFERENCE)  # type: ignore[arg-type]
     schemas |= defined["$defs"]
-    for model, fields in limits.items():
-        for name, more in fields.items():
-            schemas[model]["properties"][name] |= more
     components["securitySchemes"] = _TOKEN if has_token else _KEY
     for path, operations in document["paths"].items():
         for operation in operations.values():

@@ -18,8 +18,8 @@ def main() -> None:
     """Plays the games, writes both formats, and prints one example of each kind."""
     games = list(expert_episodes("paw_gym/ALFWorld-v0", episodes=3, seed=0, split="train"))
     with tempfile.TemporaryDirectory() as folder:
-        summary = write_sft(Path(folder) / "sft", games)
-        for kind, count in summary.rows.items():
+        _, examples = write_sft(Path(folder) / "sft", games)
+        for kind, count in examples.items():
             file = Path(folder) / "sft" / f"{kind}.jsonl"
             example = json.loads(file.read_text().splitlines()[0])
             roles = ", ".join(message["role"] for message in example["prompt"])

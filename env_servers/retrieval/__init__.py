@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from env_servers.retrieval.app import Limits, create_app
+from env_servers.retrieval.app import create_app
 from env_servers.retrieval.batching import Batcher
 
-__all__ = ["Batcher", "Limits", "create_app"]
+__all__ = ["Batcher", "create_app"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict
+from typing import Annotated, Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
@@ -28,17 +28,11 @@ from paw_gym.retrieval.base import (
 
 _log = logging.getLogger("env_servers")
 _MOST_QUERIES = 16_384
-"""of one request, whatever the limits: more are not even read"""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Bounds of one request."""
-
-    max_queries: int = 2_048
-    max_query_chars: int = 2_000
-    """of a longer query, ``/retrieve`` reads so many; ``/v1/search`` refuses it"""
-    max_top_k: int = 100
+"""of one request, whatever the server's own bound: more are not even read"""
+MAX_CHARS = 2_000
+"""of a longer query, ``/retrieve`` reads so many; ``/v1/search`` refuses it"""
+MAX_TOP_K = 100
+TopK = Annotated[Whole, Field(ge=1, le=MAX_TOP_K)]
 
 
 class PlainRequest(BaseModel):
@@ -47,7 +41,7 @@ class PlainRequest(BaseModel):
     model_config = ConfigDict(strict=True)
     queries: list[Any] = Field(max_length=_MOST_QUERIES)
     """texts; another value finds nothing, and the others are answered"""
-    topk: Whole | None = None
+    topk: TopK | None = None
     return_scores: bool = False
 
 
@@ -65,8 +59,8 @@ class TypedRequest(BaseModel):
     """``POST /v1/search``."""
 
     model_config = ConfigDict(strict=True)
-    queries: Many[str]
-    top_k: Whole = 3
+    queries: Many[Annotated[str, Field(max_length=MAX_CHARS)]]
+    top_k: TopK = 3
     contexts: Many[Context] | None = None
 
 
@@ -93,7 +87,7 @@ def create_app(
     retriever: Retriever,
     *,
     name: str = "",
-    limits: Limits | None = None,
+    max_queries: int = 2_048,
     token: str | None = None,
     hosts: Sequence[str] = (),
     default_top_k: int = 3,
@@ -102,12 +96,11 @@ def create_app(
     """The server as an ASGI application.
 
     Args:
-        limits: what one request may ask for; ``None``: the defaults.
+        max_queries: queries of one request.
         token: what clients must show; ``None``: nothing.
         hosts: names by which the server is reached, besides this machine's own.
         default_top_k: passages for a Search-R1 request that does not say how many.
     """
-    limits = limits or Limits()
     batcher = Batcher(retriever, **batching)
 
     @asynccontextmanager
@@ -120,7 +113,6 @@ def create_app(
         "Retriever",
         has_token=token is not None,
         bodies=(PlainRequest, TypedRequest),
-        limits=_schema(limits),
         lifespan=lifespan,
     )
 
@@ -149,8 +141,8 @@ def create_app(
         """Passages in Search-R1's format."""
         asked_for = await read(PlainRequest, request)
         top_k = default_top_k if asked_for.topk is None else asked_for.topk
-        _check(asked_for.queries, top_k, limits)
-        texts = [q[: limits.max_query_chars] for q in asked_for.queries if isinstance(q, str)]
+        _require_few(asked_for.queries, max_queries)
+        texts = [q[:MAX_CHARS] for q in asked_for.queries if isinstance(q, str)]
         found = iter(await answer(texts, top_k, None))
         results = [next(found) if isinstance(q, str) else [] for q in asked_for.queries]
         plain = [[_plain(hit, asked_for.return_scores) for hit in hits] for hits in results]
@@ -165,10 +157,12 @@ def create_app(
     async def search(request: Request) -> Response:
         """Passages with their scores."""
         asked_for = await read(TypedRequest, request)
-        _check(asked_for.queries, asked_for.top_k, limits)
-        _check_typed(asked_for, limits)
-        results = await answer(asked_for.queries, asked_for.top_k, asked_for.contexts)
-        found = zip(asked_for.queries, results, strict=True)
+        queries, contexts = asked_for.queries, asked_for.contexts
+        _require_few(queries, max_queries)
+        if contexts is not None and len(contexts) != len(queries):
+            words = f"{len(queries)} queries came with {len(contexts)} contexts."
+            raise ProblemError(422, words)
+        found = zip(queries, await answer(queries, asked_for.top_k, contexts), strict=True)
         typed = [{"query": query, "hits": [asdict(hit) for hit in hits]} for query, hits in found]
         return json_answer({"results": typed})
 
@@ -180,7 +174,11 @@ def create_app(
             "fingerprint": retriever.fingerprint,
             "wants_contexts": wants_contexts(retriever),
             "version": paw_gym.__version__,
-            "limits": asdict(limits),
+            "limits": {
+                "max_queries": max_queries,
+                "max_query_chars": MAX_CHARS,
+                "max_top_k": MAX_TOP_K,
+            },
         }
 
     @app.get("/health")
@@ -189,41 +187,16 @@ def create_app(
         return {"status": "ok", "version": paw_gym.__version__, "pending": batcher.pending}
 
     # one byte per character; a batch's queries are on average far shorter than the longest
-    max_body = max(MAX_BODY, limits.max_queries * (limits.max_query_chars + 100))
+    max_body = max(MAX_BODY, max_queries * (MAX_CHARS + 100))
     return Gate(app, token, hosts=hosts, max_body=max_body)
 
 
-def _schema(limits: Limits) -> dict[str, dict[str, Any]]:
-    """The bounds that the limits add to the JSON schemas of requests."""
-    text = {"type": "string", "maxLength": limits.max_query_chars}
-    queries, top_k = {"maxItems": limits.max_queries}, {"minimum": 1, "maximum": limits.max_top_k}
-    plain = {"anyOf": [{"type": "integer", **top_k}, {"type": "null"}]}
-    return {
-        "PlainRequest": {"queries": queries, "topk": plain},
-        "TypedRequest": {"queries": {**queries, "items": text}, "top_k": top_k},
-    }
-
-
-def _check(queries: Sequence[Any], top_k: int, limits: Limits) -> None:
-    if not 1 <= top_k <= limits.max_top_k:
-        raise ProblemError(422, f"top_k is 1 to {limits.max_top_k}, got {str(top_k)[:20]}.")
-    if len(queries) > limits.max_queries:
+def _require_few(queries: Sequence[Any], most: int) -> None:
+    if len(queries) > most:
         raise ProblemError(
             422,
-            f"A request has at most {limits.max_queries:,} queries, got {len(queries):,}: send them in "
+            f"A request has at most {most:,} queries, got {len(queries):,}: send them in "
             "parts, or start the server with a larger --max-queries.",
-        )
-
-
-def _check_typed(asked: TypedRequest, limits: Limits) -> None:
-    longest = max(map(len, asked.queries), default=0)
-    if longest > limits.max_query_chars:
-        raise ProblemError(
-            422, f"A query has at most {limits.max_query_chars} characters, got {longest}."
-        )
-    if asked.contexts is not None and len(asked.contexts) != len(asked.queries):
-        raise ProblemError(
-            422, f"{len(asked.queries)} queries came with {len(asked.contexts)} contexts."
         )
 
 

@@ -8,22 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from env_servers.problems import ProblemError
 from paw_gym.retrieval.base import Hit, Retriever, SearchContext
-
-_log = logging.getLogger("env_servers")
-
-
-class OverloadedError(ProblemError):
-    """More queries are waiting than may wait."""
-
-    def __init__(self) -> None:
-        super().__init__(429, "Too many queries are waiting: try again.", retry_after=1)
 
 
 @dataclass(eq=False)
@@ -92,7 +82,7 @@ class Batcher:
         if not queries:
             return []
         if self.pending + len(queries) > self.max_pending and self.pending:
-            raise OverloadedError
+            raise ProblemError(429, "Too many queries are waiting: try again.", retry_after=1)
         self.pending += len(queries)
         try:
             parts = []

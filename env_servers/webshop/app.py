@@ -14,8 +14,7 @@ from env_servers.gateway.gateway import Gateway, Limits
 from env_servers.gateway.settings import Offer
 from env_servers.gateway.workers import LocalFleet
 from env_servers.sessions import SessionStore
-from env_servers.webshop.site import Site, site_routes
-from env_servers.webshop.store import Store
+from env_servers.webshop.site import Site, Store, site_routes
 from paw_gym.envs.webshop.env import CLIENT_SETTINGS, SHOP_ID, ShopSettings
 
 _SITE_PATHS = ("/shop", "/favicon")

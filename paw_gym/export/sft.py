@@ -10,7 +10,6 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -72,15 +71,6 @@ def _origin(episode: Episode, t: Any) -> Row:
     return {"env_id": episode.env_id, "episode_id": episode.episode_id, "step": t.step}
 
 
-@dataclass(slots=True)
-class SFTSummary:
-    """Counts of the examples that were written."""
-
-    tally: Tally = field(default_factory=Tally)
-    rows: dict[str, int] = field(default_factory=dict)
-    """examples by kind"""
-
-
 def write_sft(
     out: Path,
     episodes: Iterable[Episode],
@@ -90,7 +80,7 @@ def write_sft(
     dedup: bool = False,
     force: bool = False,
     progress: Callable[[Tally], None] | None = None,
-) -> SFTSummary:
+) -> tuple[Tally, dict[str, int]]:
     """Writes ``policy.jsonl`` and ``world_model.jsonl`` with a card that ``datasets`` reads.
 
     Args:
@@ -98,38 +88,37 @@ def write_sft(
         kinds: ``policy`` (steps of successful episodes), ``world_model`` (steps of all), or both.
         failures: make demonstrations of unsuccessful episodes too.
 
+    Returns:
+        Counts of the episodes, and of the examples by kind.
+
     Raises:
         FileExistsError: ``out`` exists; ``force`` replaces earlier examples.
         ValueError: there is no such kind, none was asked for, or one got no example.
     """
-    summary = SFTSummary(rows=dict.fromkeys(_checked(kinds), 0))
+    listed = [kinds] if isinstance(kinds, str) else list(kinds)
+    for kind in listed:
+        require_choice("kind of example", kind, KINDS)
+    if not listed:
+        raise ValueError(f"kinds is empty; expected one or both of {', '.join(KINDS)}.")
+    tally, rows = Tally(), dict.fromkeys(listed, 0)
     marks = [f"{kind}.jsonl" for kind in KINDS]
     require_free(out, next((m for m in marks if (out / m).is_file()), marks[0]), force)
     with new_folder(out) as folder:
         with ExitStack() as opened:
             files = {
                 kind: opened.enter_context(open(folder / f"{kind}.jsonl", "w", encoding="utf-8"))
-                for kind in summary.rows
+                for kind in rows
             }
             seen: set[bytes] = set()
             # `datasets` cannot read a file with half of a surrogate pair
-            for episode in summary.tally.count(with_clean_texts(episodes), progress):
-                for kind, row in _rows(episode, summary.rows, failures):
+            for episode in tally.count(with_clean_texts(episodes), progress):
+                for kind, row in _rows(episode, rows, failures):
                     if not (dedup and _is_known(row, seen)):
                         files[kind].write(json.dumps(row) + "\n")
-                        summary.rows[kind] += 1
-        _require_examples(summary, failures)
-        (folder / "README.md").write_text(_card(out.name, summary), encoding="utf-8")
-    return summary
-
-
-def _checked(kinds: Iterable[str]) -> list[str]:
-    listed = [kinds] if isinstance(kinds, str) else list(kinds)
-    for kind in listed:
-        require_choice("kind of example", kind, KINDS)
-    if not listed:
-        raise ValueError(f"kinds is empty; expected one or both of {', '.join(KINDS)}.")
-    return listed
+                        rows[kind] += 1
+        _require_examples(tally, rows)
+        (folder / "README.md").write_text(_card(out.name, tally, rows), encoding="utf-8")
+    return tally, rows
 
 
 def _rows(episode: Episode, kinds: Iterable[str], failures: bool) -> Iterator[tuple[str, Row]]:
@@ -148,37 +137,24 @@ def _is_known(row: Row, seen: set[bytes]) -> bool:
     return known
 
 
-def _require_examples(summary: SFTSummary, failures: bool) -> None:
-    empty = [kind for kind, count in summary.rows.items() if count == 0]
-    if not empty:
-        return
-    tally = summary.tally
-    if tally.transitions == 0:
-        raise ValueError(
-            f"There is nothing to learn from: {counted(tally.episodes, 'episode')}, no step."
-        )
-    if failures or tally.successes:
-        whose = "" if failures else " that succeeded"
-        raise ValueError(
-            f"No step of the episodes{whose} is a demonstration: the environment accepted none of the "
-            "actions. Write the world-model pairs only (--only world_model)."
-        )
-    raise ValueError(
-        f"No demonstration in {counted(tally.episodes, 'episode')}: none succeeded. "
-        "Take the failed ones too (--failures), or write the world-model pairs only "
-        "(--only world_model)."
-    )
+def _require_examples(tally: Tally, rows: dict[str, int]) -> None:
+    for kind, count in rows.items():
+        if count == 0:
+            raise ValueError(
+                f"No example of the kind {kind!r} in {counted(tally.episodes, 'episode')}, "
+                f"{tally.successes} of them successful, with {counted(tally.transitions, 'step')}. "
+                "Demonstrations are accepted actions of successful episodes: take the failed ones too "
+                "(--failures), or write the world-model pairs only (--only world_model)."
+            )
 
 
-def _card(name: str, summary: SFTSummary) -> str:
+def _card(name: str, tally: Tally, rows: dict[str, int]) -> str:
     configs = "\n".join(
         f"- config_name: {kind}\n  data_files: [{{split: train, path: {kind}.jsonl}}]"
-        for kind in summary.rows
+        for kind in rows
     )
-    counts = "\n".join(
-        f"- `{kind}`: {counted(count, 'example')}" for kind, count in summary.rows.items()
-    )
-    kind = next(iter(summary.rows))
+    counts = "\n".join(f"- `{kind}`: {counted(count, 'example')}" for kind, count in rows.items())
+    kind = next(iter(rows))
     return f"""---
 pretty_name: {yaml_text(name)}
 tags: [reinforcement-learning, text-environments, paw-gym, sft]
@@ -188,7 +164,7 @@ configs:
 
 # {name}
 
-Chat-format examples from {counted(summary.tally.episodes, "episode")} of {summary.tally.environments}:
+Chat-format examples from {counted(tally.episodes, "episode")} of {tally.environments}:
 
 {counts}
 

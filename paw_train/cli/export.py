@@ -178,7 +178,7 @@ def sft_data(
         _expert(source, episodes, seed, split, mode, kw) if expert else read_episodes(source, part)
     )
     with progress_bars(MofNCompleteColumn()) as show:
-        summary = write_sft(
+        tally, rows = write_sft(
             out,
             recorded,
             kinds=KINDS if only is None else (only,),
@@ -188,9 +188,8 @@ def sft_data(
             progress=lambda t: show("episodes", t.episodes, None),
         )
     console = safe_console(highlight=False, soft_wrap=True)
-    tally = summary.tally
     console.print(f"{counted(tally.episodes, 'episode')}, {tally.successes:,} of them successful")
-    for kind, count in summary.rows.items():
+    for kind, count in rows.items():
         file = escape(f"{out / kind}.jsonl")
         console.print(f"[green]Wrote[/green] {counted(count, 'example')} to {file}")
         console.print(

@@ -170,7 +170,7 @@ def retriever(
     """Serve a retriever, for [cyan]SearchQA-v0(retriever=URL)[/cyan] and for Search-R1 clients."""
     from rich.text import Text
 
-    from env_servers.retrieval import Limits, create_app
+    from env_servers.retrieval import create_app
     from paw_gym.internals.printable import safe_console
     from paw_gym.retrieval import make_retriever
     from paw_train.cli.arguments import parse_settings
@@ -185,7 +185,7 @@ def retriever(
         return create_app(
             opened,
             name=name,
-            limits=Limits(max_queries=max_queries),
+            max_queries=max_queries,
             token=settings.token,
             hosts=[host, *(allow_host or [])],
             max_batch=max_batch,

@@ -288,7 +288,7 @@ COMMANDS = {
     "export binary.jsonl out.jsonl --to jsonl": "binary.jsonl, line 1",
     "export fake.parquet out.jsonl --to jsonl": "fake.parquet",
     "sft-data cut.jsonl out": "cut.jsonl, line 1",
-    "sft-data empty.jsonl out": "There is nothing to learn from",
+    "sft-data empty.jsonl out": "No example of the kind 'policy' in 0 episodes",
     "pley ALFWorld": "Did you mean 'play'",
     "train binary.yaml": "Recipe binary.yaml is not valid YAML",
 }

@@ -401,7 +401,7 @@ def test_every_error_is_problem_details(server: str) -> None:
 def test_what_fails_inside_is_no_page_of_text(monkeypatch: pytest.MonkeyPatch) -> None:
     app = made("retriever", None)
     with TestClient(app, ADDRESS, raise_server_exceptions=False) as web:
-        monkeypatch.setattr("env_servers.retrieval.app._check", lambda *arguments: 1 / 0)
+        monkeypatch.setattr("env_servers.retrieval.app._require_few", lambda *arguments: 1 / 0)
         answer = web.post("/retrieve", json={"queries": ["a"]})
     assert answer.status_code == 500 and answer.json()["detail"].startswith("The server failed")
     assert "ZeroDivision" not in answer.text

@@ -96,7 +96,10 @@ class TestFailures:
             ("export run x --to jsonl --tokenizer model", "--tokenizer MODEL go together"),
             ("export empty x --to datasets", "empty holds no episodes"),
             ("export half x --to datasets", "000001.jsonl, line 2: not an episode"),
-            ("sft-data run x --part before", "No demonstration in 1 episode: none succeeded."),
+            (
+                "sft-data run x --part before",
+                "No example of the kind 'policy' in 1 episode, 0 of them successful",
+            ),
             ("sft-data run run --force", "one with a policy.jsonl only"),
             ("sft-data ALFWorld x", "paw sft-data ENV OUT --expert"),
             ("sft-data ALFWorld x --expert --kw engin=native", "Did you mean 'engine'"),

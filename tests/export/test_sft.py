@@ -60,9 +60,9 @@ def test_invalid_steps_and_failures_are_no_demonstrations(
 ) -> None:
     (first, *others), failed = played[0].transitions, played[2]
     good = replace(played[0], transitions=[replace(first, action_is_valid=False), *others])
-    assert write_sft(tmp_path / "a", [good, failed]).rows["policy"] == len(others)
-    both = write_sft(tmp_path / "b", [good, failed], failures=True)
-    assert both.rows["policy"] == len(others) + len(failed.transitions)
+    assert write_sft(tmp_path / "a", [good, failed])[1]["policy"] == len(others)
+    _, both = write_sft(tmp_path / "b", [good, failed], failures=True)
+    assert both[1]["policy"] == len(others) + len(failed.transitions)
 
 
 @pytest.mark.parametrize("number", [0, 4])  # one prompt a step, and a dialogue
@@ -95,8 +95,8 @@ def test_episodes_of_tool_calls_keep_to_one_language(
 
 def test_identical_examples_once(played: list[Episode], tmp_path: Path) -> None:
     twice = [played[0], played[0]]
-    assert write_sft(tmp_path / "a", twice).rows["policy"] == 2 * len(played[0].transitions)
-    once = write_sft(tmp_path / "b", twice, dedup=True).rows
+    assert write_sft(tmp_path / "a", twice)[1]["policy"] == 2 * len(played[0].transitions)
+    once = write_sft(tmp_path / "b", twice, dedup=True)[1]
     assert once == {kind: len(played[0].transitions) for kind in ("policy", "world_model")}
 
 
@@ -105,9 +105,9 @@ def test_without_an_accepted_action_there_is_no_demonstration(
 ) -> None:
     steps = [replace(t, action_is_valid=False) for t in played[2].transitions]
     refused = replace(played[2], transitions=steps)
-    with pytest.raises(ValueError, match="accepted none of the actions.*--only world_model"):
+    with pytest.raises(ValueError, match="No example of the kind .policy.*--only world_model"):
         write_sft(tmp_path / "x", [refused], failures=True)
-    with pytest.raises(ValueError, match="Take the failed ones too"):
+    with pytest.raises(ValueError, match="take the failed ones too"):
         write_sft(tmp_path / "x", [refused])
 
 
@@ -147,7 +147,7 @@ def test_a_step_of_trl(kind: str, played: list[Episode], tmp_path: Path) -> None
 
 
 def test_kinds_of_examples_are_checked(played: list[Episode], tmp_path: Path) -> None:
-    assert write_sft(tmp_path / "one", played, kinds="policy").rows.keys() == {"policy"}
+    assert write_sft(tmp_path / "one", played, kinds="policy")[1].keys() == {"policy"}
     with pytest.raises(ValueError, match="Unknown kind of example 'polcy'. Did you mean 'policy'"):
         write_sft(tmp_path / "x", played, kinds=["polcy"])
     with pytest.raises(ValueError, match="kinds is empty"):
