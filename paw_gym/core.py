@@ -47,9 +47,6 @@ class TaskSet(Sequence[Task]):
             sets with equal fingerprints must hold equal tasks.
         split: name of the split, for messages.
         explain: says more about a missing id (why a known game was left out), or ``None``.
-
-    Raises:
-        EnvDefinitionError: an id that cannot name a task, or that names two.
     """
 
     def __init__(
@@ -70,11 +67,7 @@ class TaskSet(Sequence[Task]):
 
     @classmethod
     def from_tasks(cls, tasks: Iterable[Task], split: str = "") -> TaskSet:
-        """A set of tasks that are all in memory; the fingerprint covers every field of every task.
-
-        Raises:
-            EnvDefinitionError: not an iterable of valid tasks; names the first that is wrong.
-        """
+        """A set of tasks that are all in memory; the fingerprint covers every field of every task."""
         listed: list[Task] = validation.listed_tasks(tasks)
         by_id = {task.id: task for task in listed}
         digest = hashlib.sha256()
@@ -333,11 +326,6 @@ class TextEnv(gym.Env[str, str], metaclass=_Construction):
             seed: seeds the generator that chooses the task (when ``options`` do not) and that the
                 environment samples from.
             options: ``{"task_id": str}`` or ``{"task_index": int}`` picks the task.
-
-        Raises:
-            KeyError: unknown task id; names the closest ones.
-            ValueError: unknown option.
-            EnvDefinitionError: the environment's task or outcome is wrong.
         """
         super().reset(seed=seed)
         self._task = self._choose(dict(options or {}))
@@ -367,13 +355,7 @@ class TextEnv(gym.Env[str, str], metaclass=_Construction):
         return self.tasks[sampled if index is None else int(index)]  # type: ignore[no-any-return]
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Applies an action; see ``gymnasium.Env.step``.
-
-        Raises:
-            TypeError: the action is not a string.
-            RuntimeError: the episode is over, or none was started.
-            EnvDefinitionError: the environment's outcome is wrong.
-        """
+        """Applies an action; see ``gymnasium.Env.step``."""
         if not isinstance(action, str):
             raise TypeError(f"An action is a str, got {type(action).__name__}: {action!r:.80}")
         if self._task is None or self._over:
@@ -432,11 +414,7 @@ class TextEnv(gym.Env[str, str], metaclass=_Construction):
         }
 
     def restore_state(self, state: Mapping[str, Any]) -> None:
-        """Goes back to a saved state, which may be from another instance over the same tasks.
-
-        Raises:
-            ValueError: the state is from another environment or another task set.
-        """
+        """Goes back to a saved state, which may be from another instance over the same tasks."""
         if state["env"] != type(self).__name__ or state["tasks"] != self.tasks.fingerprint:
             raise ValueError(
                 f"This state was saved by {state['env']} over tasks {state['tasks'][:12]}; "

@@ -38,9 +38,6 @@ def generated_tasks(
         split: ``train``, ``valid`` or ``test``.
         make: makes a task from its id and number; nothing may change it afterwards, as it is shared.
         num_tasks: size of the split; ``None``: ``TASKS``.
-
-    Raises:
-        ValueError: there is no such split, or ``num_tasks`` is not a number of tasks.
     """
     require_choice("split", split, SPLITS)
     require_count("num_tasks", num_tasks)
@@ -75,9 +72,7 @@ def sampled_tasks(
         num_tasks: size of the split; ``None``: ``TASKS``.
 
     Raises:
-        ValueError: there is no such split, or ``num_tasks`` is not a number of tasks. When a task is loaded:
-            ``sample`` makes so few different contents that the split has none.
-        EnvDefinitionError: when a task is loaded: ``key`` does not give a string.
+        ValueError: when a task is loaded: ``sample`` makes so few different contents that the split has none.
     """
 
     def numbered(task_id: str, number: int) -> Task:
@@ -89,12 +84,7 @@ def sampled_tasks(
 def sample_of_split(
     seed: str, split: str, sample: Callable[[random.Random], T], key: Callable[[T], str]
 ) -> T:
-    """The first sample that belongs to a split.
-
-    Args:
-        split: the split that the hash of the sample's key must give.
-        key: names a candidate; candidates with equal keys are in the same split, whatever the seed.
-    """
+    """The first sample whose key's hash belongs to a split."""
     rng = random.Random(f"{seed}/{split}")
     for _ in range(_TRIES):
         candidate = sample(rng)
@@ -133,12 +123,10 @@ def taking_turns(
     """Tasks of several kinds, such as several sizes, which take turns; for one kind, its own set.
 
     Args:
-        kinds: the kinds, at least one.
         tasks_of: the set of a kind with that many tasks, ``None``: the usual number; the same object for the
             same arguments, so that the environments of a pool share it. No two sets have an id in common.
-        split: the split that the sets belong to.
         count: tasks in all; ``None``: the usual number.
-        usual: the usual number of tasks, by split.
+        usual: by split.
     """
     require_choice("split", split, usual)
     require_count("num_tasks", count)

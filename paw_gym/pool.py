@@ -126,9 +126,6 @@ class EnvPool:
         Args:
             task_ids: a task for each group (any number); ``None`` samples ``groups`` different ones.
             group_size: episodes of each task, if not the pool's own.
-
-        Raises:
-            KeyError: an unknown task id; nothing was started.
         """
         size = group_size or self.group_size
         if task_ids is None:
@@ -158,8 +155,7 @@ class EnvPool:
     def _fetch_ahead(self, calls: Iterable[tuple[AgentInterface, str, tuple[Any, ...]]]) -> None:
         """Makes calls ahead for environments that can be asked together: remote ones, in one request.
 
-        Their class has a static method ``fetch_ahead`` over (environment, method, arguments); the
-        calls of those methods that follow find their answers ready.
+        ``fetch_ahead`` of their class keeps the answers for the calls that follow.
         """
         if self.episode_seconds is not None:  # each has its own time
             return
@@ -193,9 +189,6 @@ class EnvPool:
 
         Args:
             responses: one for each slot of ``active``, in order, or by slot index.
-
-        Raises:
-            ValueError: the number of responses does not fit; nothing was stepped.
         """
         by_index = self._by_index(responses)
         self._fetch_ahead(
@@ -260,11 +253,7 @@ class EnvPool:
             self._spent[index] += time.monotonic() - began
 
     def snapshot(self, slot: Slot) -> Snapshot:
-        """The exact state of a running episode, to ``fork`` from at any later time.
-
-        Raises:
-            ValueError: the environment cannot save its state; names the environment.
-        """
+        """The exact state of a running episode, to ``fork`` from at any later time."""
         env = self._envs[slot.index]
         try:
             state = env.save_state()
@@ -285,12 +274,8 @@ class EnvPool:
             origin: a running episode, or an earlier state of one.
             times: number of branches.
 
-        Returns:
-            The slots of the branches.
-
         Raises:
-            ValueError: ``times`` is below 1, or the environment cannot save or restore its state (names
-                the environment); nothing was started.
+            ValueError: the environment cannot save or restore its state; nothing was started.
         """
         if times < 1:
             raise ValueError(f"times is at least 1, got {times}.")

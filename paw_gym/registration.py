@@ -249,12 +249,11 @@ def make_text_env(id: str, **kwargs: Any) -> Any:
     import gymnasium as gym
 
     from paw_gym.core import TextEnv
-    from paw_gym.internals.constructors import check_required, registered_id
+    from paw_gym.internals.constructors import registered_id
 
     env_id = registered_id(id)
     if ":" not in id:
         text_env_spec(env_id)
-    check_required(env_id, kwargs)
     try:
         made = gym.make(env_id, disable_env_checker=True, **kwargs)
         if isinstance(made.unwrapped, TextEnv) and not hasattr(made.unwrapped, "tasks"):

@@ -62,12 +62,8 @@ class ReplayedEnv(TextEnv):
     def remaining_of(self, plan: list[str]) -> list[str]:
         """The actions of a plan from the start of the task that are still to be taken.
 
-        Args:
-            plan: actions that succeed from the start.
-
-        Returns:
-            After other actions, an end of the plan that succeeds from here, tried in a copy: what is left if
-            the others did no harm, else the shortest one; empty if none succeeds, or the episode is over.
+        After other actions, an end of the plan that succeeds from here, tried in a copy: what is left if the
+        others did no harm, else the shortest one; empty if none succeeds, or the episode is over.
         """
         if self._over:
             return []

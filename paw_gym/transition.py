@@ -54,11 +54,7 @@ class Transition:
         return bool(self.info.get("problem")) and not self.info.get("malformed")
 
     def to_dict(self) -> dict[str, Any]:
-        """A dictionary of JSON values.
-
-        Raises:
-            TypeError: ``info`` or the reward holds a value that JSON would not give back unchanged.
-        """
+        """A dictionary of JSON values; an ``info`` or reward that JSON would change raises ``TypeError``."""
         require_json(self.reward, "Transition.reward")
         require_json(self.info, "Transition.info")
         return asdict(self)
@@ -187,11 +183,7 @@ def write_jsonl(path: str | Path, episodes: Iterable[Episode], append: bool = Fa
 
 
 def read_jsonl(path: str | Path) -> Iterator[Episode]:
-    """Reads what ``write_jsonl`` wrote.
-
-    Raises:
-        ValueError: a line is damaged; names the file and the line.
-    """
+    """Reads what ``write_jsonl`` wrote."""
     with open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
             try:
@@ -280,11 +272,7 @@ def _arrow_type(kind: Any) -> Any:
 
 
 def read_parquet(path: str | Path) -> Iterator[Episode]:
-    """Reads what ``write_parquet`` wrote, episode by episode.
-
-    Raises:
-        ValueError: it is damaged, or not a file of episodes; names what it lacks.
-    """
+    """Reads what ``write_parquet`` wrote, episode by episode."""
     import pyarrow.parquet as pq
 
     try:

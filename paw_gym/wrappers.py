@@ -264,11 +264,7 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
         )
 
     def branch(self, episode_id: str) -> None:
-        """Makes what follows a branch of the present episode, under a name of its own.
-
-        Args:
-            episode_id: of the branch; its transitions have the present episode as their ``parent``.
-        """
+        """Makes what follows a branch of the present episode (its ``parent``), under a name of its own."""
         self._parent, self._episode_id = self._episode_id, episode_id
 
     # --- exact save and restore ----------------------------------------------------------------------
@@ -319,11 +315,7 @@ class RecordTransitions(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
     """Writes every episode to a JSONL file, each when it ends (or when it is left or closed).
 
     Around a bare ``TextEnv`` the prompt is the observation and the response is the action; around
-    an ``AgentInterface`` its transitions are written as they are.
-
-    Args:
-        env: a (wrapped) text environment.
-        path: the file; episodes are appended.
+    an ``AgentInterface`` its transitions are written as they are. Episodes are appended to the file.
     """
 
     def __init__(self, env: gym.Env[str, str], path: str | os.PathLike[str]) -> None:
@@ -381,11 +373,7 @@ class RecordTransitions(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
         return observation, float(reward), terminated, truncated, {**info, "transition": transition}
 
     def undo(self, steps: int = 1) -> None:
-        """Takes the last steps out of the record (after the environment's state was restored).
-
-        Raises:
-            ValueError: that many steps are not in the record. An episode that ended is in the file.
-        """
+        """Takes the last steps out of the record (after the environment's state was restored)."""
         recorded = self.episode.transitions if self.episode is not None else []
         if not 0 <= steps <= len(recorded):
             raise ValueError(

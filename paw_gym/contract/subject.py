@@ -172,14 +172,7 @@ class Script:
 
 
 class Subject:
-    """Makes the environment under test, bare or behind an ``AgentInterface``.
-
-    Args:
-        env: a registered id, or what makes the environment when called with ``env_kwargs``.
-        tasks: how many tasks to sample, or their ids.
-        seed: seeds everything.
-        env_kwargs: arguments of the environment.
-    """
+    """Makes the environment under test, bare or behind an ``AgentInterface``: see ``check_text_env``."""
 
     def __init__(
         self,

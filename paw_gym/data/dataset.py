@@ -89,11 +89,6 @@ def download_dataset(
         dest: the folder to make; ``None``: ``default_folder``.
         mirror: fetch from below this address instead.
         from_folder: take the files from this folder instead.
-
-    Raises:
-        DownloadError: a file cannot be obtained, is damaged, or does not fit on the disk.
-        ValueError: another process is making the same folder.
-        FileExistsError: ``dest`` holds something else.
     """
     dest = user_path(dest or default_folder(manifest.name)).absolute()
     if not force and _settled(dest, manifest):
@@ -225,12 +220,7 @@ def _fill(
 def unpack(
     archive: Path, staging: Path, progress: Progress, reserve: Callable[[int], None]
 ) -> None:
-    """Extracts a zip archive.
-
-    Raises:
-        DownloadError: it is damaged or encrypted, or holds a path that leads out of the folder; then nothing
-            was extracted.
-    """
+    """Extracts a zip archive, unless it is damaged or encrypted, or a path in it leads out of the folder."""
     try:
         with zipfile.ZipFile(archive) as source:
             members = [member for member in source.infolist() if not member.is_dir()]

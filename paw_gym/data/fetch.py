@@ -53,9 +53,6 @@ def fetch(file: DataFile, folder: Path, progress: Progress, reserve: Callable[[i
 
     Args:
         reserve: called with the bytes that are still to come; raises if the disk is too small.
-
-    Raises:
-        DownloadError: no address gave the whole file.
     """
     reasons = []
     for url in file.urls:

@@ -28,30 +28,23 @@ def _plain(value: Any) -> Any:
     if value is None or isinstance(value, str | bool | int | float):
         return value
     if isinstance(value, Mapping):
-        return _plain_mapping(value)
+        kinds = {type(key) for key in value}
+        if len(kinds) <= 1 and kinds <= {str, int, float, bool, type(None)}:
+            return {key: _plain(item) for key, item in value.items()}
+        return {"mapping": sorted([canonical(key), canonical(item)] for key, item in value.items())}
     if isinstance(value, Set):
         return {"set": sorted(map(canonical, value))}
     if isinstance(value, bytes | bytearray):
         return {"bytes": bytes(value).hex()}
     if isinstance(value, Sequence):
         return [_plain(item) for item in value]
-    if hasattr(value, "__array__"):
-        return _plain_array(np.asarray(value))
-    return _plain_object(value)
-
-
-def _plain_mapping(value: Mapping[Any, Any]) -> Any:
-    kinds = {type(key) for key in value}
-    if len(kinds) <= 1 and kinds <= {str, int, float, bool, type(None)}:
-        return {key: _plain(item) for key, item in value.items()}
-    return {"mapping": sorted([canonical(key), canonical(item)] for key, item in value.items())}
-
-
-def _plain_array(value: np.ndarray[Any, Any]) -> Any:
-    if value.dtype.hasobject:
-        return {"array": _plain(value.tolist())}
-    digest = hashlib.sha256(value.tobytes()).hexdigest()
-    return {"array": [value.dtype.str, list(value.shape), digest]}
+    if not hasattr(value, "__array__"):
+        return _plain_object(value)
+    array = np.asarray(value)
+    if array.dtype.hasobject:
+        return {"array": _plain(array.tolist())}
+    digest = hashlib.sha256(array.tobytes()).hexdigest()
+    return {"array": [array.dtype.str, list(array.shape), digest]}
 
 
 def is_json(value: Any) -> bool:

@@ -131,26 +131,3 @@ def check_arguments(name: str, arguments: Iterable[str], where: str = "") -> Non
                 f"{start}{env_id} has no setting {argument!r}. {did_you_mean(argument, parameters)} "
                 f"`paw envs {name}` describes them."
             )
-
-
-def check_required(env_id: str, arguments: Iterable[str]) -> None:
-    """Raises ``ValueError`` if an argument without a default is missing; names all that are."""
-    from gymnasium.envs.registration import registry
-
-    creator = creator_of(env_id)
-    if creator is None:
-        return
-    given = {*arguments, *registry[env_id].kwargs}
-    missing = [
-        key
-        for key, p in parameters_in(creator).items()
-        if p.default is p.empty
-        and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
-        and key not in given
-    ]
-    if missing:
-        have = "has no default" if len(missing) == 1 else "have no defaults"
-        raise ValueError(
-            f"{env_id} cannot be made without {' and '.join(missing)}, which {have}: "
-            f"env.kwargs.{missing[0]}=... (`paw check` and `paw play`: --kw {missing[0]}=...)."
-        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -37,29 +38,18 @@ def markdown_text(text: object) -> str:
 
 def safe_console(**options: Any) -> Console:
     """A ``rich`` console that shows control characters in what it prints instead of sending them."""
-    from rich.console import Console, ConsoleOptions, RenderableType, RenderHook, RenderResult
-    from rich.measure import Measurement
+    from rich.console import Console, ConsoleOptions, RenderableType
     from rich.segment import Segment
 
-    class Shown:
-        def __init__(self, inner: RenderableType) -> None:
-            self.inner = inner
-
-        def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-            for segment in console.render(self.inner, options):
+    class Shown(Console):
+        def render(
+            self, renderable: RenderableType, options: ConsoleOptions | None = None
+        ) -> Iterable[Segment]:
+            for segment in super().render(renderable, options):
                 text, style, control = segment
                 yield segment if control else Segment(printable(text), style)
 
-        def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-            return Measurement.get(console, options, self.inner)
-
-    class Hook(RenderHook):
-        def process_renderables(self, renderables: list[Any]) -> list[Any]:
-            return [Shown(one) for one in renderables]
-
-    console = Console(emoji=False, **options)  # a path may hold :warning:
-    console.push_render_hook(Hook())
-    return console
+    return Shown(emoji=False, **options)  # a path may hold :warning:
 
 
 def _picture(match: re.Match[str]) -> str:

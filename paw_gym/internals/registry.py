@@ -24,12 +24,7 @@ V = TypeVar("V")
 
 
 class Registry(Generic[T]):
-    """Objects of one kind by name.
-
-    Args:
-        kind: what they are, for messages: ``retriever``.
-        group: entry-point group in which other packages announce theirs.
-    """
+    """Objects of one kind by name; other packages announce theirs in an entry-point group."""
 
     def __init__(self, kind: str, group: str) -> None:
         self.kind, self.group = kind, group
@@ -66,7 +61,7 @@ class Registry(Generic[T]):
 
     def get(self, name: str) -> T | None:
         """The object of a name, or ``None``."""
-        return self[name] if name in self._loaded or name in self else None
+        return self[name] if name in self else None
 
     def items(self) -> list[tuple[str, T]]:
         """Every name with its object; imports all of them."""

@@ -42,25 +42,18 @@ class EnvDefinitionError(ValueError):
     """The code of an environment breaks the contract.
 
     The message names the environment, the field, what came and what was expected.
-
-    Args:
-        text: the message without the environment.
-        field: what is wrong, such as ``Outcome.reward``: the same for the same cause.
-        owner: the environment, once it is known.
     """
 
-    text: str
-    field: str
-    owner: str
-
-    def __init__(self, text: object, field: str = "", owner: str = "") -> None:
+    def __init__(self, text: Any, field: str = "", owner: str = "") -> None:
         if isinstance(text, EnvDefinitionError):  # Gymnasium raises a subprocess's error like this
-            original = text
-            text, field, owner = original.text, original.field, original.owner
+            text, field, owner = text.text, text.field, text.owner
         super().__init__(text, field, owner)
         self.text = str(text)
+        """the message without the environment"""
         self.field = field
+        """what is wrong, such as ``Outcome.reward``: the same for the same cause"""
         self.owner = owner
+        """the environment, once it is known"""
 
     def __str__(self) -> str:
         return f"{self.owner}: {self.text}" if self.owner else self.text

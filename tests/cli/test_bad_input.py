@@ -241,7 +241,7 @@ COMMANDS = {
     "view nowhere --no-open": "nowhere",
     "play Boxs": "There is no text environment 'Boxs'",
     "play ALFWorld --task x": "There is no task 'x'",
-    "check unmade:me/Needs-v0": "without size and colour, which have no defaults: env.kwargs.size=...",
+    "check unmade:me/Needs-v0": "missing 2 required positional arguments: 'size' and 'colour'",
     "check unmade:me/Raises-v0": "RuntimeError: no engine here (unmade.py, line 12)",
     "replay foreign": "is no result of `paw eval`",
     "replay empty.jsonl --panel emptyfolder": "emptyfolder holds no panel: `paw panel export` writes one",
