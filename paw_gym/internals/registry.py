@@ -61,7 +61,7 @@ class Registry(Generic[T]):
 
     def get(self, name: str) -> T | None:
         """The object of a name, or ``None``."""
-        return self[name] if name in self else None
+        return self[name] if name in self._loaded or name in self else None
 
     def items(self) -> list[tuple[str, T]]:
         """Every name with its object; imports all of them."""

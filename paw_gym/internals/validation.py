@@ -44,16 +44,18 @@ class EnvDefinitionError(ValueError):
     The message names the environment, the field, what came and what was expected.
     """
 
+    text: str
+    """the message without the environment"""
+    field: str
+    """what is wrong, such as ``Outcome.reward``: the same for the same cause"""
+    owner: str
+    """the environment, once it is known"""
+
     def __init__(self, text: Any, field: str = "", owner: str = "") -> None:
         if isinstance(text, EnvDefinitionError):  # Gymnasium raises a subprocess's error like this
             text, field, owner = text.text, text.field, text.owner
         super().__init__(text, field, owner)
-        self.text = str(text)
-        """the message without the environment"""
-        self.field = field
-        """what is wrong, such as ``Outcome.reward``: the same for the same cause"""
-        self.owner = owner
-        """the environment, once it is known"""
+        self.text, self.field, self.owner = str(text), field, owner
 
     def __str__(self) -> str:
         return f"{self.owner}: {self.text}" if self.owner else self.text
