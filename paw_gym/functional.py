@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any
 
 import numpy as np
-from gymnasium.envs.registration import ENV_ID_RE
+from gymnasium.envs.registration import ENV_ID_RE, registry
 
 from paw_gym.core import Outcome, Task, TaskSet, TextEnv
 from paw_gym.internals import validation
@@ -200,8 +200,6 @@ class GeneratorEnvFactory:
 
 def registered_factory(id: str, module: str) -> GeneratorEnvFactory:
     """The factory of a registered id; the module that registers it is imported if it was not before."""
-    from gymnasium.envs.registration import registry
-
     if id not in registry and module != "__main__":
         importlib.import_module(module)
     factory: Any = registry[id].entry_point if id in registry else None

@@ -42,14 +42,7 @@ SLOTS = {
         "ask",
     },
     "history_item": {"observation", "action", "number"},
-    "turn": {
-        "observation",
-        "admissible_actions",
-        "actions",
-        "instruction",
-        "current_step",
-        "ask",
-    },
+    "turn": {"instruction", "observation", "admissible_actions", "actions", "current_step", "ask"},
     "actions": {"admissible_actions"},
 }
 """the slots that each text of a template may use"""

@@ -26,7 +26,7 @@ TIME_LIMIT = 60.0
 """seconds that one check may take, unless given"""
 _GRACE = 1.0
 """seconds that it is given to end"""
-_LATE = 3.0
+_LATE = 5.0
 """seconds beyond the limit in which it writes down where it is"""
 _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)')
 
@@ -82,6 +82,7 @@ class _Runner:
         self.limit = limit
         self._folder = tempfile.TemporaryDirectory(prefix="paw-check-")
         self._dump = Path(self._folder.name) / "stack.txt"
+        self._dump.touch()
         # forking keeps what was registered or defined in this process: functions, local classes
         methods = multiprocessing.get_all_start_methods()
         context: Any = multiprocessing.get_context("fork" if "fork" in methods else "spawn")
@@ -136,12 +137,12 @@ class _Runner:
 
 
 def _signal_group(process: Any, sign: str) -> None:
-    if not hasattr(os, "killpg"):
-        process.kill()
-        return
     try:
         os.killpg(process.pid, getattr(signal, sign))
-    except ProcessLookupError:  # it has no group of its own yet, or is gone
+    except (
+        AttributeError,
+        ProcessLookupError,
+    ):  # no groups on Windows; it has none yet, or is gone
         process.kill()
 
 

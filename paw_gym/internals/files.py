@@ -226,12 +226,10 @@ def naming_full_disk(folder: Path) -> Iterator[None]:
 
 
 def _finds_disk_full(error: BaseException | None) -> bool:
+    codes = (errno.ENOSPC, errno.EDQUOT)
+    texts = ("disk is full", *(f"(os error {code})" for code in codes))  # of SQLite, of Rust
     while error is not None:
-        codes = (errno.ENOSPC, errno.EDQUOT)
-        if getattr(error, "errno", None) in codes or any(
-            text in str(error)
-            for text in ("disk is full", *(f"(os error {code})" for code in codes))  # SQLite, Rust
-        ):
+        if getattr(error, "errno", None) in codes or any(text in str(error) for text in texts):
             return True
         error = error.__cause__ or error.__context__
     return False

@@ -28,11 +28,7 @@ _LONGEST_PAUSE = 30.0
 
 
 class HttpError(RuntimeError):
-    """A request that failed for good.
-
-    Args:
-        status: of the answer; ``None``: there was none, or none that could be read.
-    """
+    """A request that failed for good; no ``status``: there was no answer, or none that could be read."""
 
     def __init__(self, message: str, status: int | None, detail: str) -> None:
         super().__init__(message)
