@@ -93,7 +93,7 @@ from paw_gym import Outcome, Task, register_text_env
 
 @register_text_env("fruit/{name}-v0", tasks=[Task("a", "Say.")], solve=lambda task, rng: ["x"])
 def fruit(task, rng):
-    yield Outcome(" ".join({order}({{"apple", "pear", "plum", "fig", "kiwi"}})))
+    yield Outcome(" ".join({order}({{"apple", "pear", "plum", "fig", "kiwi", "lime", "date", "nut"}})))
     yield Outcome("Thanks.", 1.0, True, True)
 """
 
