@@ -103,7 +103,7 @@ def test_what_is_printed_is_harmless() -> None:
             or (path.parent.name == "cli" and ast.unparse(node.func) == "json.dumps")
         )
     ]
-    assert found == ["paw_gym/internals/printable.py: Console"]
+    assert found == []  # that of paw_gym/internals/printable.py is a class of its own
 
 
 def test_ruff_finds_nothing_dangerous() -> None:
