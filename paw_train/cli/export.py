@@ -26,13 +26,12 @@ def export(
         str,
         typer.Argument(
             help="The folder of a run or of an evaluation, a [cyan].jsonl[/cyan] or "
-            "[cyan].parquet[/cyan] file of episodes, or what an earlier export wrote; of --to "
-            "openenv and verifiers an environment."
+            "[cyan].parquet[/cyan] file of episodes, or what an earlier export wrote."
         ),
     ],
     out: Annotated[
         Path,
-        typer.Argument(help="The folder (datasets, openenv, verifiers) or the file to write."),
+        typer.Argument(help="The folder (datasets) or the file to write."),
     ],
     to: Annotated[
         str,
@@ -41,9 +40,7 @@ def export(
             help="[cyan]datasets[/cyan]: a folder for Hugging Face's library and hub; "
             "[cyan]parquet[/cyan]: one file; "
             "[cyan]tokens[/cyan]: token ids with the role of each token, for --tokenizer; "
-            "[cyan]jsonl[/cyan]: an episode a line, also back from the others; "
-            "[cyan]openenv[/cyan]: a package that serves an environment; [cyan]verifiers[/cyan]: one "
-            "with its tasks.",
+            "[cyan]jsonl[/cyan]: an episode a line, also back from the others.",
         ),
     ],
     part: Annotated[
@@ -64,7 +61,6 @@ def export(
         float,
         typer.Option(help="Of --to tokens: coefficient of the world-model term in each line."),
     ] = 1.0,
-    kw: EnvSettings = None,
     modules: Imports = None,
     force: Annotated[bool, typer.Option("--force", help="Replace existing output.")] = False,
 ) -> None:
@@ -76,18 +72,6 @@ def export(
     from paw_gym.internals.printable import counted, safe_console
     from paw_train.cli.data import progress_bars
 
-    if to in ("openenv", "verifiers"):
-        from paw_train.cli.arguments import environment_of
-        from paw_train.integrations.packages import PACKAGES
-
-        import_modules(modules)
-        use = PACKAGES[to](out, *environment_of(source, kw), force=force)
-        typer.echo(f"Wrote {out}: {use}")
-        return
-    if kw:
-        raise ValueError(
-            "--kw belongs to --to openenv or verifiers: episodes are recorded already."
-        )
     if (to == "tokens") != (tokenizer is not None):
         raise ValueError("--to tokens and --tokenizer MODEL go together: ids are of one tokenizer.")
     if modules and to != "tokens":

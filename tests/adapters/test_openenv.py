@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
 pytest.importorskip("openenv.core", reason="openenv is not installed")
 
-from files import load
 from openenv.cli._validation import validate_running_environment
 from openenv.core.generic_client import GenericEnvClient
-from openenv.validation import Level, Verdict, run_validation
 from servers import in_thread
 
 from paw_gym import make_agent_env
 from paw_gym.adapters.openenv import create_openenv_app
-from paw_train.cli import main
-from paw_train.integrations.packages import write_openenv
 
 ENV = "paw_gym/ALFWorld-v0"
 
@@ -29,6 +24,8 @@ def test_their_client_plays_ours() -> None:
     prompt, _ = agent.reset(seed=4, options={"task_id": task_id})
     with ExitStack() as opened:
         url = opened.enter_context(in_thread(create_openenv_app(ENV, split="valid_seen")))
+        checked = validate_running_environment(url)
+        assert checked["passed"], checked["summary"]
         clients = (GenericEnvClient(base_url=url).sync() for _ in range(2))
         client, other = map(opened.enter_context, clients)
         other.reset(seed=0)
@@ -48,30 +45,3 @@ def test_their_client_plays_ours() -> None:
         assert result.done and result.reward == 10.0
         with pytest.raises(RuntimeError):
             client.step({"no_message": 1})
-
-
-def test_a_package_is_valid_and_serves_the_same_episode(tmp_path: Path) -> None:
-    package = tmp_path / "package"
-    words = ["export", "ALFWorld", str(package), "--to", "openenv", "--kw", "split=valid_seen"]
-    with pytest.raises(SystemExit) as end:
-        main(words)
-    assert not end.value.code
-    report = run_validation(package, max_level=Level.STATIC, skip_build=True)
-    assert report.verdict is Verdict.PASS, report.results
-    env = make_agent_env(ENV, split="valid_seen")
-    prompt, _ = env.reset(seed=4)
-    with in_thread(load(str(package / "server" / "app.py")).app) as url:
-        checked = validate_running_environment(url)
-        assert checked["passed"], checked["summary"]
-        with GenericEnvClient(base_url=url).sync() as client:
-            assert client.reset(seed=4).observation["text"] == prompt
-    with pytest.raises(FileExistsError, match="--force"):
-        write_openenv(package, ENV, {})
-    write_openenv(package, ENV, {}, force=True)
-
-
-@pytest.mark.parametrize("env_id", ["paw_gym/Sudoku-v0", "paw_gym/2048-v0", "paw_gym/WebShop-v0"])
-def test_packages_of_other_worlds_are_valid(env_id: str, tmp_path: Path) -> None:
-    write_openenv(tmp_path / "package", env_id, {})
-    report = run_validation(tmp_path / "package", max_level=Level.STATIC, skip_build=True)
-    assert report.verdict is Verdict.PASS, report.results

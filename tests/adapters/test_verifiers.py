@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import tomllib
 from contextlib import asynccontextmanager
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +16,6 @@ from verifiers.v1.utils.loaders import environment_class, load_environment, reso
 
 from paw_gym import AgentInterface, make_agent_env
 from paw_gym.adapters.verifiers import PawEnv, PawTaskset
-from paw_train.cli import main
 
 ENV = "paw_gym/ALFWorld-v0"
 
@@ -113,21 +110,3 @@ def test_environments_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(KeyError, match="nowhere"):
         asyncio.run(env.run(SimpleNamespace(data=lost), SimpleNamespace()))
     assert len(closed) == before + 1
-
-
-def test_a_package_for_the_hub_plays_its_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words = ["export", "Sudoku", str(tmp_path / "made"), "--to", "verifiers", "--kw", "size=9"]
-    with pytest.raises(SystemExit) as end:
-        main(words)
-    assert not end.value.code
-    project = tomllib.loads((tmp_path / "made" / "pyproject.toml").read_text())
-    assert project["tool"]["hatch"]["build"]["targets"]["wheel"]["include"] == ["paw_sudoku.py"]
-    monkeypatch.syspath_prepend(tmp_path / "made")
-    env = _load(id="paw-sudoku", tasks=1)
-    [task] = env.taskset
-    agent = make_agent_env("paw_gym/Sudoku-v0", size=9, mode="conversation")
-    agent.reset(seed=0, options={"task_id": task.data.task_id})
-    player = _played(env, task, agent.reference_solution())
-    assert player.trace.metrics["success"] == 1.0

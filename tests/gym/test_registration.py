@@ -7,7 +7,7 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
-from programs import install, python, said
+from programs import install, python
 
 from paw_gym import Outcome, Task, register_text_env
 from paw_gym.functional import GeneratorEnv
@@ -97,7 +97,7 @@ def test_other_packages_bring_theirs_and_a_broken_one_is_only_warned_of(tmp_path
     assert "ZeroDivisionError: oh" in done.stderr
 
 
-def test_an_installed_package_is_not_called_missing_and_an_export_needs_it(tmp_path: Path) -> None:
+def test_an_installed_package_is_not_called_missing(tmp_path: Path) -> None:
     install(tmp_path, "hello-envs", PLUGIN, {"paw_gym.envs": {"other": "hello_envs"}})
     (tmp_path / "pyproject.toml").write_text('[project.entry-points."paw_gym.envs"]\nother = "x"\n')
     places = {"folder": tmp_path, "path": tmp_path}
@@ -106,6 +106,3 @@ def test_an_installed_package_is_not_called_missing_and_an_export_needs_it(tmp_p
     assert "Did you mean 'other/Hello-v0'?" in missing.stderr
     wrong = python("-m", "paw_train.cli", "envs", "mine:q", **places)
     assert "registers no environment 'q'. Valid: 'mine/Bye-v0'." in wrong.stderr
-    said("-m", "paw_train.cli", "export", "other/Hello-v0", "out", "--to", "openenv", **places)
-    assert '"uvicorn", "hello-envs"]' in (tmp_path / "out" / "pyproject.toml").read_text()
-    assert 'uvicorn "hello-envs"\n' in (tmp_path / "out" / "Dockerfile").read_text()
