@@ -31,8 +31,8 @@ BODY_CHECKS = 60
 """the same for a body"""
 PER_ADDRESS = 512
 """connections of one address; when it opens another, the oldest that waits for its client is closed"""
-_CONNECTIONS = 2048
-"""and requests at a time"""
+_CONNECTIONS = 900
+"""and requests at a time; a process may usually have 1,024 files open"""
 _TICKS = 10
 """of uvicorn's, about a second: so often connections are checked"""
 
@@ -144,7 +144,6 @@ def run(
         sockets: from ``bound_sockets``, if the address was bound before.
     """
     sockets = sockets or bound_sockets(settings.host, settings.port)
-    _allow_connections()
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines())
     for name in ("env_servers", "uvicorn"):
@@ -258,17 +257,6 @@ class HttpConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
     @property
     def _address(self) -> str:
         return self.client[0] if self.client else ""
-
-
-def _allow_connections() -> None:
-    """Lets this process keep as many files open as its connections need, as far as allowed."""
-    if os.name == "posix":
-        import resource
-
-        now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted = 2 * _CONNECTIONS if most == resource.RLIM_INFINITY else min(2 * _CONNECTIONS, most)
-        if now != resource.RLIM_INFINITY and now < wanted:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 class _Server(uvicorn.Server):

@@ -208,12 +208,7 @@ class Gateway:
     # --- admission -----------------------------------------------------------------------------------
 
     async def answer(self, client: Client, calls: Sequence[Any]) -> list[Result]:
-        """The results of the calls, in their order; they are executed at the same time.
-
-        Raises:
-            ProblemError: too much is being asked for, or two calls are for one session; nothing
-                was done.
-        """
+        """The results of the calls, in their order; executed at the same time, or refused as a whole."""
         self._admit(client, calls)
         count = len(calls)
         self.pending += count

@@ -126,11 +126,7 @@ class Hosted:
         return answer
 
     def ask(self, call: dict[str, Any]) -> dict[str, Any]:
-        """Answers a question.
-
-        Raises:
-            Exception: whatever came of it. The episode is as before; an expert may have advanced.
-        """
+        """Answers a question; the episode stays as it is, but an expert may advance."""
         env, text = self.text_env, call.get("text", "")
         answers: dict[str, Callable[[], Any]] = {
             "actions": env.list_actions,
@@ -197,7 +193,7 @@ class Host:
     def answer(self, call: dict[str, Any]) -> tuple[int, bytes]:
         """Status and JSON of a call's answer; whatever is raised becomes problem details."""
         try:
-            return OK, json.dumps(self.execute(call)).encode()
+            return OK, json.dumps(getattr(self, f"_{call['op']}")(call)).encode()
         except RefusedError as refusal:
             return REFUSED, ProblemError(REFUSED, str(refusal), exception=refusal.kind).content()
         except (Exception, SystemExit, KeyboardInterrupt) as error:  # the environment's own
@@ -205,16 +201,6 @@ class Host:
             self.drop(call.get("session", ""))
             reason = f"it raised {type(error).__name__}: {str(error)[:300]}"
             return LOST, ProblemError(LOST, reason).content()
-
-    def execute(self, call: dict[str, Any]) -> dict[str, Any]:
-        """Does what a call asks.
-
-        Raises:
-            RefusedError: a wrong argument; the environment is as before.
-            Exception: whatever the environment raised; it cannot be used any more.
-        """
-        method: Callable[[dict[str, Any]], dict[str, Any]] = getattr(self, f"_{call['op']}")
-        return method(call)
 
     def drop(self, session: str) -> None:
         hosted = self._hosted.pop(session, None)

@@ -149,7 +149,7 @@ class EnvironmentManager:
 
         Raises:
             ValueError: the number of responses does not fit.
-            RuntimeError: an environment raised; names the task. Or nothing was started.
+            RuntimeError: an environment raised; names the task.
         """
         self._require_started()
         if len(text_actions) != len(self._slots):
@@ -182,11 +182,7 @@ class EnvironmentManager:
         }
 
     def projection(self, text_actions: Sequence[str]) -> tuple[list[str], list[int]]:
-        """The actions in raw responses, and whether each is well formed (1 or 0).
-
-        Raises:
-            RuntimeError: nothing was started.
-        """
+        """The actions in raw responses, and whether each is well formed (1 or 0)."""
         self._require_started()
         read = self._pool.env_of(self._slots[0]).template.read_response
         parsed = [read(text) for text in text_actions]

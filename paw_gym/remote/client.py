@@ -51,11 +51,7 @@ _KINDS: dict[str, type[Exception]] = {
 
 
 class _MalformedError(RemoteError):
-    """A request was refused because of its content.
-
-    Args:
-        said: its detail, and who said it.
-    """
+    """A request was refused because of its content."""
 
     def __init__(self, status: int, said: str) -> None:
         super().__init__(said)
@@ -75,17 +71,10 @@ class EnvDefaults:
 
     @classmethod
     def read(cls, described: Mapping[str, Any]) -> EnvDefaults:
-        """The defaults that a gateway's description of an environment holds.
-
-        Raises:
-            RemoteError: it names a prompt template that is unknown here.
-        """
+        """The defaults that a gateway's description of an environment holds."""
         agent = dict(described["agent"])
-        text, name, small = (
-            agent.pop("template_text"),
-            agent["template"],
-            described["small_template"],
-        )
+        text, name = agent.pop("template_text"), agent["template"]
+        small = described["small_template"]
         if text is not None:
             agent["template"] = PromptTemplate.parse(text, "remote")
         elif name not in builtin_templates():  # it must not be taken for a path on this machine

@@ -97,11 +97,7 @@ class RemoteEnv(TextEnv):
         render_mode: str | None = None,
         **kwargs: Any,
     ) -> EnvDefaults:
-        """Attributes that others have by their class, of an environment made with these arguments.
-
-        Raises:
-            ServerUnavailableError, ValueError: as when the environment is made.
-        """
+        """Attributes that others have by their class, of an environment made with these arguments."""
         return EnvDefaults.read(client_for(url, token, timeout).describe(remote_id, kwargs))
 
     @property
@@ -175,12 +171,7 @@ class RemoteEnv(TextEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Starts an episode; see ``TextEnv.reset``.
-
-        Raises:
-            ServerUnavailableError: no gateway answers, or it has no room.
-            SessionLostError: the environment failed over there; another reset makes a new one.
-        """
+        """Starts an episode; see ``TextEnv.reset``."""
         gym.Env.reset(self, seed=seed)
         call = self._reset_call(seed, options)
         answer = self._fetched(call) or self._ask(call, reopen=True)
@@ -209,12 +200,7 @@ class RemoteEnv(TextEnv):
         return call
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Applies an action; see ``TextEnv.step``.
-
-        Raises:
-            SessionLostError: the environment is gone; ``reset()`` begins a new episode.
-            ServerUnavailableError: no gateway answers.
-        """
+        """Applies an action; see ``TextEnv.step``."""
         if not isinstance(action, str):
             raise TypeError(f"An action is a str, got {type(action).__name__}: {action!r:.80}")
         if self._task is None or self._over:

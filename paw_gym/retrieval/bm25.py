@@ -46,12 +46,6 @@ class BM25Retriever(CorpusRetriever):
         k1: term saturation; Anserini's default.
         b: length normalisation; Anserini's default.
         compiled: use numba; ``None``: if it is installed and the corpus is large.
-
-    Raises:
-        CorpusError: the corpus is malformed.
-        IndexMismatchError: the index belongs to another corpus.
-        DamagedIndexError: one of its files is missing or cut off.
-        ValueError: ``k1`` or ``b`` is out of range.
     """
 
     def __init__(

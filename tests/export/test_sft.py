@@ -62,7 +62,7 @@ def test_invalid_steps_and_failures_are_no_demonstrations(
     good = replace(played[0], transitions=[replace(first, action_is_valid=False), *others])
     assert write_sft(tmp_path / "a", [good, failed])[1]["policy"] == len(others)
     _, both = write_sft(tmp_path / "b", [good, failed], failures=True)
-    assert both[1]["policy"] == len(others) + len(failed.transitions)
+    assert both["policy"] == len(others) + len(failed.transitions)
 
 
 @pytest.mark.parametrize("number", [0, 4])  # one prompt a step, and a dialogue
