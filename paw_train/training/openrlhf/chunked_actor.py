@@ -39,9 +39,8 @@ class ChunkedActor(Actor):
         Args:
             ids: [B, T], padded on the right.
             attention: [B, T], 0 on padding.
-            tokens: [P] numbers ``b * T + t`` of the tokens, t > 0.
-            temperatures: [P].
-            entropies: E, the number of leading tokens whose entropy is wanted.
+            tokens: [P] numbers ``b * T + t`` of the tokens, t > 0; temperatures are theirs.
+            entropies: number of leading tokens whose entropy is wanted.
         """
         inputs, positions = self._inputs(ids, attention)
         before = tokens - 1
@@ -77,18 +76,8 @@ class ChunkedActor(Actor):
     ) -> Tensor:
         """[B, T - 1] log-probabilities of each row's next tokens, 0 where ``action_mask`` is 0.
 
-        It replaces upstream's for the calls that this engine makes: scoring by the actor and by the
-        reference, at the rollout's temperature.
-
-        Args:
-            sequences: [B, T], padded on the right.
-            action_mask: [B, T - 1], 1 at t - 1 where token t is asked for.
-            attention_mask: [B, T], 0 on padding.
-            ring_attn_group: must be ``None``.
-            packed_seq_lens: not read.
-
-        Raises:
-            ValueError: ring attention, under which a rank has a part of each row.
+        Used for scoring by the actor and by the reference, at the rollout's temperature. Ring attention,
+        under which a rank has a part of each row, is refused.
         """
         if ring_attn_group is not None:
             raise ValueError("ring attention splits rows over ranks; the loss reads them whole.")

@@ -98,27 +98,18 @@ class EpisodeRunner:
         pool = EnvPool(lambda: env, seeds={label.task_id: label.seeds[label.member]})
         if not label.validation:
             pool.set_progress(label.update / self.settings.updates)
-        [trajectory] = rollout(
-            policy,
-            pool,
-            self._rollout_settings(label),
-            torch.Generator().manual_seed(self._seed(label)),
-            [label.task_id],
-        )
+        own, chosen = self.settings.rollout, self.settings.evaluation
+        if label.validation:
+            own = own.replace(temperature=chosen.temperature)
+            seed = update_seed(chosen.seed)
+        else:
+            seed = update_seed(self.settings.seed, label.update)
+        generator = torch.Generator().manual_seed(seed)
+        [trajectory] = rollout(policy, pool, own, generator, [label.task_id])
         trajectory.episode.group = label.group
         episode = trajectory.episode
         self._give_back(label, env, episode.error is not None or timed_out(episode))
         return trajectory
-
-    def _rollout_settings(self, label: GroupLabel) -> Any:
-        if not label.validation:
-            return self.settings.rollout
-        return self.settings.rollout.replace(temperature=self.settings.evaluation.temperature)
-
-    def _seed(self, label: GroupLabel) -> int:
-        if label.validation:
-            return update_seed(self.settings.evaluation.seed)
-        return update_seed(self.settings.seed, label.update)
 
     def _take(self, label: GroupLabel) -> AgentInterface:
         with contextlib.suppress(IndexError):

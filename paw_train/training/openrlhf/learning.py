@@ -152,18 +152,13 @@ def learn(
     """All micro-batches of one rank in one update.
 
     Args:
-        loss_of: runs the actor on a micro-batch.
         backward: adds the gradient of a loss; gradients are **averaged** over ranks when the
             optimiser steps.
         step: an optimiser step; returns the gradient's norm before clipping.
         gathered: (metrics of this rank) -> metrics of all ranks.
-        ranks: that take part.
 
     Returns:
         The metrics of each optimiser step, of the whole mini-batch, equal on every rank.
-
-    Raises:
-        TrainingDivergedError: a loss or gradient is not finite.
     """
     steps: list[dict[str, float]] = []
     own: list[dict[str, Tensor]] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import ray
@@ -93,13 +93,24 @@ class TurnSamplesGenerator(SamplesGenerator):
         return self._tasks
 
     def _episodes(self, groups: Sequence[GroupLabel], rows: Sequence[str]) -> list[Any]:
+        """Runs all episodes of some groups at once, each with its engine."""
         episodes = [
             (row, episode)
             for row, group in zip(rows, groups, strict=True)
             for episode in group.episodes()
         ]
+        found: list[Any] = [None] * len(episodes)
         engines = engines_of(len(episodes), len(self.vllm_engines))
-        return run_episodes(engines, lambda i, engine: self._begin(*episodes[i], engine))
+        under_way = {
+            self._begin(*episode, engine): number
+            for number, (episode, engine) in enumerate(zip(episodes, engines, strict=True))
+        }
+        with tqdm(total=len(found), desc="episodes") as bar:
+            while under_way:
+                [ended], _ = ray.wait(list(under_way), num_returns=1)
+                found[under_way.pop(ended)] = ray.get(ended)
+                bar.update()
+        return found
 
     def _begin(self, row: str, episode: GroupLabel, engine: int) -> Any:
         """Starts an episode with an engine, by its workers in turn; returns Ray's promise of it."""
@@ -116,19 +127,3 @@ class TurnSamplesGenerator(SamplesGenerator):
 
 def _differing(found: Sequence[Any]) -> set[int]:
     return informative_groups([one["trajectory"] for one in found])
-
-
-def run_episodes(engines: Sequence[int], begin: Callable[[int, int], Any]) -> list[Any]:
-    """Runs all episodes of a rollout at once, each with its engine.
-
-    Args:
-        begin: (episode, engine) -> Ray's promise of a response.
-    """
-    under_way = {begin(episode, engine): episode for episode, engine in enumerate(engines)}
-    found: list[Any] = [None] * len(engines)
-    with tqdm(total=len(found), desc="episodes") as bar:
-        while under_way:
-            [ended], _ = ray.wait(list(under_way), num_returns=1)
-            found[under_way.pop(ended)] = ray.get(ended)
-            bar.update()
-    return found
