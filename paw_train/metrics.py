@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from types import MappingProxyType
+from dataclasses import dataclass
 from typing import Any, Literal
 
 Unit = Literal["", "share", "nats", "reward", "steps", "tokens", "seconds", "megabytes"]
@@ -22,6 +21,8 @@ class Metric:
 
     name: str
     """key in ``metrics.jsonl``"""
+    chart: str
+    """title of its chart; metrics of one chart share it"""
     meaning: str
     """a phrase that describes it"""
     unit: Unit = ""
@@ -31,15 +32,14 @@ class Metric:
     """how micro-batches make the value of their mini-batch; most are shares of a mean, which add up"""
     log: bool = False
     """whether its axis is logarithmic"""
-    section: str = ""
-    """heading of its section"""
-    chart: str = ""
-    """title of its chart; metrics of one chart share it"""
 
     @property
     def title(self) -> str:
-        """``label``, or the chart's title."""
         return self.label or self.chart
+
+    @property
+    def section(self) -> str:
+        return next(section for section, metrics in CATALOGUE.items() if self in metrics)
 
     @property
     def heading(self) -> str:
@@ -48,170 +48,91 @@ class Metric:
         return f"{self.chart}: {self.title}" if shared else self.chart
 
 
-CATALOGUE: Mapping[str, Mapping[str, list[Metric]]] = {
-    "Success and reward": {
-        "Success": [Metric("success_rate", "episodes solved in training", "share")],
-        "Reward": [Metric("reward_mean", "mean return of an episode in training", "reward")],
-        "Advantages from penalties alone": [
-            Metric(
-                "penalty_share",
-                "share of all advantages in groups whose episodes differ in penalties only",
-                "share",
-            )
-        ],
-        "Groups with equal returns": [
-            Metric(
-                "equal_groups",
-                "share of groups, of two episodes or more, that give no advantage",
-                "share",
-            )
-        ],
-    },
-    "World model": {
-        "World-model loss": [
-            Metric(
-                "wm_loss", "mean over the supervised observations (Eq. 8 for CMAE)", label="WM loss"
-            )
-        ],
-        "World-model term": [
-            Metric(
-                "wm_term",
-                "of the objective, with all weights (Eq. 11)",
-                label="WM term",
-            )
-        ],
-        "Adaptive weight λ": [
-            Metric(
-                "lambda_mean",
-                "1 − mean return / R_max (Eq. 10), or 1 where it is fixed; mean over groups",
-                label="λ",
-            )
-        ],
-        "Clipped share": [
-            Metric(
-                "clipped_share",
-                "observation tokens predicted with p > ρ, which are left out (Eq. 7)",
-                "share",
-                label="clipped",
-            )
-        ],
-        "Observation NLL": [
-            Metric(
-                "obs_nll",
-                "per token of the next observation, also logged without PaW",
-                "nats",
-                label="NLL",
-            )
-        ],
-        "Selected share": [
-            Metric(
-                "selected_share",
-                "transitions with world-model supervision (α)",
-                "share",
-            )
-        ],
-        "Action entropy at selection": [
-            Metric(
-                "entropy_threshold",
-                "lowest of the selected transitions (Eq. 4)",
-                "nats",
-                label="threshold",
-            ),
-            Metric("entropy_mean", "mean of the update's transitions", "nats", label="mean"),
-        ],
-        "Unique transitions": [
-            Metric("unique_share", "of the update, where they are counted", "share")
-        ],
-    },
-    "Policy": {
-        "KL": [Metric("kl", "to the policy that RL started from", "nats")],
-        "Entropy": [Metric("entropy", "of the action tokens, over the vocabulary", "nats")],
-        "Policy loss": [Metric("policy_loss", "clipped surrogate")],
-        "Clip fraction": [
-            Metric(
-                "clip_fraction", "action tokens whose ratio was clipped", "share", label="clipped"
-            )
-        ],
-        "Gradient norms": [
-            Metric("grad_norm", "before clipping", label="whole", log=True),
-            Metric("grad_norm_policy", "of the policy term", label="policy", log=True),
-            Metric("grad_norm_wm", "of the world-model term", label="world model", log=True),
-        ],
-        "Probability ratio": [
-            Metric(
-                "ratio_max",
-                "of an action token, policy now to policy that sampled",
-                label="highest",
-                merge="max",
-                log=True,
-            ),
-            Metric("ratio_mean", "mean over the action tokens", label="mean", log=True),
-            Metric("ratio_min", "lowest of an action token", label="lowest", merge="min", log=True),
-        ],
-        "Learning rate": [Metric("lr", "of the update")],
-        "Skipped steps": [Metric("skipped", "optimizer steps without a finite gradient", "share")],
-    },
-    "Critic": {
-        "Value loss": [Metric("value_loss", "half the squared error")],
-        "Critic's gradient norm": [Metric("grad_norm_value", "before clipping", log=True)],
-    },
-    "Episodes and time": {
-        "Episode length": [Metric("steps_mean", "turns of an episode", "steps")],
-        "Invalid responses": [
-            Metric(
-                "invalid_rate",
-                "turns that cost the penalty (env.invalid_when)",
-                "share",
-                label="invalid",
-            ),
-            Metric(
-                "refused_rate",
-                "turns with an action that could be read and was not accepted",
-                "share",
-                label="refused",
-            ),
-        ],
-        "Truncated prompts": [
-            Metric(
-                "prompt_cut_rate",
-                "prompts that lost history to the context limit",
-                "share",
-            )
-        ],
-        "Failed episodes": [
-            Metric("failed_episodes", "ended by an error of their environment"),
-            Metric(
-                "timed_out_episodes",
-                "ended by rollout.episode_seconds",
-                label="timed out",
-            ),
-        ],
-        "Seconds per update": [
-            Metric(
-                "seconds_rollout",
-                "of rollouts",
-                "seconds",
-                label="rollout",
-            ),
-            Metric("seconds_train", "of training", "seconds", label="training"),
-        ],
-        "Tokens per update": [Metric("tokens", "in the rows that are learned from", "tokens")],
-        "Sampled tokens": [Metric("sampled_tokens", "of the responses of an update", "tokens")],
-        "Transitions per update": [Metric("transitions", "that are learned from")],
-        "Peak memory": [Metric("peak_memory_mb", "of the process", "megabytes")],
-    },
+# fmt: off
+CATALOGUE: Mapping[str, list[Metric]] = {
+    "Success and reward": [
+        Metric("success_rate", "Success", "episodes solved in training", "share"),
+        Metric("reward_mean", "Reward", "mean return of an episode in training", "reward"),
+        Metric("penalty_share", "Advantages from penalties alone",
+               "share of advantages in groups whose episodes differ in penalties only",
+               "share"),
+        Metric("equal_groups", "Groups with equal returns",
+               "share of groups, of two episodes or more, that give no advantage", "share"),
+    ],
+    "World model": [
+        Metric("wm_loss", "World-model loss",
+               "mean over the supervised observations (Eq. 8 for CMAE)", label="WM loss"),
+        Metric("wm_term", "World-model term",
+               "of the objective, with all weights (Eq. 11)", label="WM term"),
+        Metric("lambda_mean", "Adaptive weight λ",
+               "1 − mean return / R_max (Eq. 10), or 1 where it is fixed; mean over groups", label="λ"),
+        Metric("clipped_share", "Clipped share",
+               "observation tokens predicted with p > ρ, which are left out (Eq. 7)",
+               "share", label="clipped"),
+        Metric("obs_nll", "Observation NLL",
+               "per token of the next observation, also logged without PaW", "nats", label="NLL"),
+        Metric("selected_share", "Selected share",
+               "transitions with world-model supervision (α)", "share"),
+        Metric("entropy_threshold", "Action entropy at selection",
+               "lowest of the selected transitions (Eq. 4)", "nats", label="threshold"),
+        Metric("entropy_mean", "Action entropy at selection",
+               "mean of the update's transitions", "nats", label="mean"),
+        Metric("unique_share", "Unique transitions",
+               "of the update, where they are counted", "share"),
+    ],
+    "Policy": [
+        Metric("kl", "KL", "to the policy that RL started from", "nats"),
+        Metric("entropy", "Entropy", "of the action tokens, over the vocabulary", "nats"),
+        Metric("policy_loss", "Policy loss", "clipped surrogate"),
+        Metric("clip_fraction", "Clip fraction",
+               "action tokens whose ratio was clipped", "share", label="clipped"),
+        Metric("grad_norm", "Gradient norms", "before clipping", label="whole", log=True),
+        Metric("grad_norm_policy", "Gradient norms",
+               "of the policy term", label="policy", log=True),
+        Metric("grad_norm_wm", "Gradient norms",
+               "of the world-model term", label="world model", log=True),
+        Metric("ratio_max", "Probability ratio",
+               "of an action token, policy now to policy that sampled",
+               label="highest", merge="max", log=True),
+        Metric("ratio_mean", "Probability ratio",
+               "mean over the action tokens", label="mean", log=True),
+        Metric("ratio_min", "Probability ratio",
+               "lowest of an action token", label="lowest", merge="min", log=True),
+        Metric("lr", "Learning rate", "of the update"),
+        Metric("skipped", "Skipped steps",
+               "optimizer steps without a finite gradient", "share"),
+    ],
+    "Critic": [
+        Metric("value_loss", "Value loss", "half the squared error"),
+        Metric("grad_norm_value", "Critic's gradient norm",
+               "before clipping", log=True),
+    ],
+    "Episodes and time": [
+        Metric("steps_mean", "Episode length", "turns of an episode", "steps"),
+        Metric("invalid_rate", "Invalid responses",
+               "turns that cost the penalty (env.invalid_when)", "share", label="invalid"),
+        Metric("refused_rate", "Invalid responses",
+               "turns with an action that could be read and was not accepted", "share", label="refused"),
+        Metric("prompt_cut_rate", "Truncated prompts",
+               "prompts that lost history to the context limit", "share"),
+        Metric("failed_episodes", "Failed episodes",
+               "ended by an error of their environment"),
+        Metric("timed_out_episodes", "Failed episodes",
+               "ended by rollout.episode_seconds", label="timed out"),
+        Metric("seconds_rollout", "Seconds per update",
+               "of rollouts", "seconds", label="rollout"),
+        Metric("seconds_train", "Seconds per update",
+               "of training", "seconds", label="training"),
+        Metric("tokens", "Tokens per update", "in the rows that are learned from", "tokens"),
+        Metric("sampled_tokens", "Sampled tokens",
+               "of the responses of an update", "tokens"),
+        Metric("transitions", "Transitions per update", "that are learned from"),
+        Metric("peak_memory_mb", "Peak memory", "of the process", "megabytes"),
+    ],
 }
-"""by section, then by chart: the metrics that it shows"""
-
-METRICS: Mapping[str, Metric] = MappingProxyType(
-    {
-        metric.name: replace(metric, section=section, chart=chart)
-        for section, charts in CATALOGUE.items()
-        for chart, metrics in charts.items()
-        for metric in metrics
-    }
-)
-"""the catalogue by name, in the order in which it is shown"""
+# fmt: on
+"""by section of the report; metrics of one chart follow each other"""
+METRICS: Mapping[str, Metric] = {m.name: m for metrics in CATALOGUE.values() for m in metrics}
 NOT_MEASURED = frozenset({"update", "time", "validation"})
 """keys of ``metrics.jsonl`` that are not metrics of the update"""
 

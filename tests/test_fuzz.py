@@ -28,8 +28,8 @@ from paw_gym.internals.files import truncate_jsonl
 from paw_gym.prompts import PromptTemplate
 from paw_gym.retrieval.corpus import Corpus
 from paw_gym.transition import Episode, Transition, read_jsonl, read_parquet
-from paw_train.cli.arguments import parse_settings
 from paw_train.cli.scaffold import Names
+from paw_train.cli.shared import parse_settings
 from paw_train.reporting.run.data import load_run
 from paw_train.settings import Settings, load_settings
 

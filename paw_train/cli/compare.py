@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from paw_train.cli.arguments import TRAINING
+from paw_train.cli.shared import TRAINING
 
 app = typer.Typer()
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.markup import escape
 
-from paw_train.cli.arguments import ENVIRONMENTS
-from paw_train.cli.errors import CommandGroup
+from paw_train.cli.shared import ENVIRONMENTS, CommandGroup, progress_bars
 
 app = typer.Typer()
 data = typer.Typer(
@@ -63,8 +60,6 @@ def download(
     force: Annotated[bool, typer.Option("--force", help="Replace existing output.")] = False,
 ) -> None:
     """Download a data set. An interrupted download continues where it stopped."""
-    from rich.progress import TaskProgressColumn
-
     from paw_gym.data import default_folder, download_dataset, load_manifest, read_receipt
     from paw_gym.internals.files import user_path
     from paw_gym.internals.printable import counted, safe_console
@@ -74,7 +69,7 @@ def download(
     manifest = load_manifest(name)
     console = safe_console(highlight=False, soft_wrap=True)
     before = None if force else read_receipt(user_path(dest or default_folder(name)))
-    with progress_bars(TaskProgressColumn()) as progress:
+    with progress_bars() as progress:
         folder = download_dataset(
             manifest,
             dest,
@@ -106,8 +101,6 @@ def verify(
     quick: Annotated[bool, typer.Option("--quick", help="Compare sizes only.")] = False,
 ) -> None:
     """Compare a data set on disk with its receipt; exit code 1 if something changed."""
-    from rich.progress import TaskProgressColumn
-
     from paw_gym.data import default_folder, load_manifest, read_receipt, verify_dataset
     from paw_gym.internals.files import user_path
     from paw_gym.internals.printable import counted, safe_console
@@ -122,7 +115,7 @@ def verify(
         raise ValueError(
             f"{folder} holds the data set {receipt['dataset']!r}, not {name!r}: --dest names another folder."
         )
-    with progress_bars(TaskProgressColumn()) as progress:
+    with progress_bars() as progress:
         problems = verify_dataset(folder, quick=quick, progress=progress)
     console = safe_console(highlight=False, soft_wrap=True)
     for problem in problems[:20]:
@@ -134,10 +127,9 @@ def verify(
             f"`paw data download {name} --force` downloads what is right."
         )
         raise typer.Exit(1)
-    done = (
-        f"All {len(receipt['files']):,} files have the recorded {'sizes' if quick else 'checksums'}"
-    )
-    console.print(f"[green]{done}[/green]: {escape(str(folder))}")
+    what, count = "sizes" if quick else "checksums", len(receipt["files"])
+    done = f"[green]All {count:,} files have the recorded {what}[/green]"
+    console.print(f"{done}: {escape(str(folder))}")
 
 
 index = typer.Typer(
@@ -172,8 +164,6 @@ def build(
     workers: Annotated[int, typer.Option(min=1, help="bm25, lucene: processes or threads.")] = 1,
 ) -> None:
     """Build an index. An interrupted build continues where it stopped."""
-    from rich.progress import MofNCompleteColumn
-
     from paw_gym.internals.naming import require_choice
     from paw_gym.internals.printable import counted, safe_console
     from paw_gym.retrieval.corpus import Corpus
@@ -181,7 +171,7 @@ def build(
     require_choice("index of a retriever", retriever, KINDS)
     console = safe_console(highlight=False, soft_wrap=True)
     opened = Corpus.open(corpus)
-    with progress_bars(MofNCompleteColumn()) as progress:
+    with progress_bars() as progress:
         if retriever == "bm25":
             from paw_gym.retrieval.bm25_index import build_index
 
@@ -202,31 +192,3 @@ def build(
     console.print(f"[green]Done:[/green] {made}")
     command = f"paw serve retriever --retriever {retriever} --corpus {corpus} --index {folder}"
     console.print(f"Use it: {command}", markup=False)
-
-
-Show = Callable[[str, int, int | None], None]
-
-
-@contextmanager
-def progress_bars(amount: Any) -> Iterator[Show]:
-    """A bar for each name, added at its first report: the value is a function of (name, done, total)."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from paw_gym.internals.printable import safe_console
-
-    console = safe_console(stderr=True)
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        amount,
-        TimeRemainingColumn(compact=True),
-    )
-    bars: dict[str, Any] = {}
-    with Progress(*columns, console=console, disable=not console.is_terminal) as display:
-
-        def show(name: str, done: int, total: int | None) -> None:
-            if name not in bars:
-                bars[name] = display.add_task(name, total=total)
-            display.update(bars[name], completed=done, total=total)
-
-        yield show

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from paw_train.cli.arguments import ENVIRONMENTS, EnvName, EnvSettings
+from paw_train.cli.shared import ENVIRONMENTS, EnvName, EnvSettings, environment_of, full_env_id
 
 if TYPE_CHECKING:
     from paw_gym.contract import CheckResult
@@ -24,20 +24,25 @@ def envs(
     ] = None,
 ) -> None:
     """List the environments, or describe one of them."""
-    if name is None:
-        _list()
-    else:
-        _describe(name)
+    import inspect
 
-
-def _list() -> None:
     from rich import box
+    from rich.markdown import Markdown
     from rich.table import Table
     from rich.text import Text
 
+    from paw_gym.internals.constructors import creator_of, registered_id
     from paw_gym.internals.printable import safe_console
     from paw_gym.registration import text_env_ids, text_env_spec
 
+    console = safe_console()
+    if name is not None:
+        env_id = registered_id(full_env_id(name))
+        creator = creator_of(env_id)
+        page = inspect.getdoc(getattr(creator, "play", creator))
+        page = page or text_env_spec(env_id).description
+        console.print(Markdown(f"# {env_id}\n\n{page}"))
+        return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("environment", style="bold", no_wrap=True)
     table.add_column("what it is")
@@ -45,28 +50,10 @@ def _list() -> None:
     for env_id in text_env_ids():
         spec = text_env_spec(env_id)
         table.add_row(*map(Text, (env_id, spec.description, spec.package)))
-    console = safe_console()
     console.print(table)
     console.print(
         "[dim]paw envs ENV describes one, paw play ENV plays it, paw check ENV tests it.[/dim]"
     )
-
-
-def _describe(name: str) -> None:
-    import inspect
-
-    from rich.markdown import Markdown
-
-    from paw_gym.internals.constructors import creator_of, registered_id
-    from paw_gym.internals.printable import safe_console
-    from paw_gym.registration import text_env_spec
-    from paw_train.cli.arguments import full_env_id
-
-    env_id = registered_id(full_env_id(name))
-    creator = creator_of(env_id)
-    page = inspect.getdoc(getattr(creator, "play", creator)) or text_env_spec(env_id).description
-    console = safe_console()
-    console.print(Markdown(f"# {env_id}\n\n{page}"))
 
 
 _MARKS = {"passed": "[green]✓[/green]", "failed": "[red]✗[/red]", "skipped": "[yellow]–[/yellow]"}
@@ -86,28 +73,16 @@ def play(
     ] = None,
 ) -> None:
     """Play in the terminal: pick an action by its number or type it; [cyan]:help[/cyan] lists more."""
-    import sys
-
-    from paw_gym.registration import make_text_env
-    from paw_train.cli.arguments import environment_of
-    from paw_train.cli.play import PlaySession, Screen
-
-    env_id, settings = environment_of(env, kw)
-    session = PlaySession(make_text_env(env_id, **settings), record or _default_record(env_id))
-    screen = Screen(env_id, interactive=sys.stdin.isatty())
-    session.start(task, seed)
-    try:
-        screen.run(session)
-    finally:
-        session.close()
-        screen.close(session)
-
-
-def _default_record(env_id: str) -> Path:
     from datetime import datetime
 
-    name = env_id.rpartition("/")[2]
-    return Path("runs") / "play" / f"{name}-{datetime.now():%Y%m%d-%H%M%S}.jsonl"
+    from paw_gym.registration import make_text_env
+    from paw_train.cli.play import Game
+
+    env_id, settings = environment_of(env, kw)
+    name = f"{env_id.rpartition('/')[2]}-{datetime.now():%Y%m%d-%H%M%S}.jsonl"
+    game = Game(env_id, make_text_env(env_id, **settings), record or Path("runs", "play", name))
+    game.start(task, seed)
+    game.run()
 
 
 @app.command("check", rich_help_panel=ENVIRONMENTS)
@@ -134,7 +109,6 @@ def check(
     from paw_gym.contract import CHECKS, iter_checks
     from paw_gym.contract.subject import count_results
     from paw_gym.internals.printable import safe_console
-    from paw_train.cli.arguments import environment_of
 
     env_id, settings = environment_of(env, kw)
     console = safe_console(highlight=False)
@@ -192,8 +166,8 @@ def new_env(
     console.print(f"[green]Wrote[/green] {escape(str(folder))}")
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):
         console.print(f"  {path.relative_to(folder)}", style="dim", markup=False)
-    console.print("Next:")
-    console.print(f"  pip install -e {folder}", markup=False)
-    console.print(f"  paw check {names.env_id}", markup=False)
-    console.print(f"  paw play {names.env_id}", markup=False)
-    console.print(f"and make it yours: {folder / names.package / 'env.py'}", markup=False)
+    console.print(
+        f"Next:\n  pip install -e {folder}\n  paw check {names.env_id}\n  paw play {names.env_id}\n"
+        f"and make it yours: {folder / names.package / 'env.py'}",
+        markup=False,
+    )

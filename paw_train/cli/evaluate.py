@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from paw_train.cli.arguments import TRAINING, Imports, import_modules
-from paw_train.cli.errors import CommandGroup
+from paw_train.cli.shared import TRAINING, CommandGroup, Imports, import_modules
 
 app = typer.Typer()
 
@@ -267,21 +266,19 @@ def _table(results: tuple[Any, Any], found: Any) -> Any:
     from rich.table import Table
     from rich.text import Text
 
-    first, second = results
-    table = Table(title=Text(str(first["panel"])))
+    table = Table(title=Text(str(results[0]["panel"])))
     for name in ("task type", "first", "second", "difference"):
         table.add_column(name, justify="left" if name == "task type" else "right")
-    for kind, difference in found.by_type.items():
-        rates = [r["by_type"][kind]["success_rate"] for r in results]
-        table.add_row(
-            Text(kind), *(f"{100 * rate:.1f} %" for rate in rates), f"{100 * difference:+.1f}"
-        )
-    table.add_row(
-        "all", *(f"{100 * rate:.1f} %" for rate in found.rates), f"{100 * found.difference:+.1f}"
-    )
+    rows = [
+        (kind, [r["by_type"][kind]["success_rate"] for r in results], difference)
+        for kind, difference in found.by_type.items()
+    ]
+    for kind, rates, difference in [*rows, ("all", found.rates, found.difference)]:
+        shown = (f"{100 * rate:.1f} %" for rate in rates)
+        table.add_row(Text(kind), *shown, f"{100 * difference:+.1f}")
     names = (
         f"{which}: {r['agent']} {r['model']}, seeds: {len(r['runs'])}"
-        for which, r in (("first", first), ("second", second))
+        for which, r in zip(("first", "second"), results, strict=True)
     )
     table.caption = Text(" | ".join(names))
     return table

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from paw_train.cli.arguments import DATA, EnvSettings, Imports, import_modules
+from paw_train.cli.shared import (
+    DATA,
+    EnvSettings,
+    Imports,
+    environment_of,
+    import_modules,
+    progress_bars,
+)
 
 if TYPE_CHECKING:
     from paw_gym.export.exporters import Exporter
@@ -65,12 +72,9 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="Replace existing output.")] = False,
 ) -> None:
     """Write recorded episodes as a data set for other tools, or turn one back into episodes."""
-    from rich.progress import MofNCompleteColumn
-
     from paw_gym.export import read_episodes
     from paw_gym.export.exporters import EXPORTERS
     from paw_gym.internals.printable import counted, safe_console
-    from paw_train.cli.data import progress_bars
 
     if (to == "tokens") != (tokenizer is not None):
         raise ValueError("--to tokens and --tokenizer MODEL go together: ids are of one tokenizer.")
@@ -78,7 +82,7 @@ def export(
         raise ValueError("--import belongs to --to tokens: nothing else needs the environment.")
     import_modules(modules)
     exporter = _of_tokens(tokenizer, world_model_coeff) if tokenizer else EXPORTERS[to]
-    with progress_bars(MofNCompleteColumn()) as show:
+    with progress_bars() as show:
         episodes = _some(read_episodes(source, part), source)
         tally = exporter.write(
             out, episodes, force=force, progress=lambda t: show("episodes", t.episodes, None)
@@ -100,8 +104,7 @@ def _of_tokens(model: str, coefficient: float) -> Exporter:
 
     tokenizer = load_tokenizer(find_model(model).name)
     write = partial(write_tokens, tokenizer=tokenizer, coefficient=coefficient)
-    use = "datasets.load_dataset('json', data_files={path!r}, split='train')"
-    return Exporter(write, use)
+    return Exporter(write, "datasets.load_dataset('json', data_files={path!r}, split='train')")
 
 
 def _some(episodes: Iterator[Episode], source: str) -> Iterator[Episode]:
@@ -148,20 +151,17 @@ def sft_data(
     force: Annotated[bool, typer.Option("--force", help="Replace existing output.")] = False,
 ) -> None:
     """Write demonstrations and world-model pairs that TRL's SFTTrainer takes as they are."""
-    from rich.progress import MofNCompleteColumn
-
     from paw_gym.export import read_episodes
     from paw_gym.export.sft import KINDS, write_sft
     from paw_gym.internals.naming import require_choice
     from paw_gym.internals.printable import counted, safe_console
-    from paw_train.cli.data import progress_bars
 
     if only is not None:
         require_choice("kind of example", only, KINDS)
     recorded = (
         _expert(source, episodes, seed, split, mode, kw) if expert else read_episodes(source, part)
     )
-    with progress_bars(MofNCompleteColumn()) as show:
+    with progress_bars() as show:
         tally, rows = write_sft(
             out,
             recorded,
@@ -176,11 +176,8 @@ def sft_data(
     for kind, count in rows.items():
         file = escape(f"{out / kind}.jsonl")
         console.print(f"[green]Wrote[/green] {counted(count, 'example')} to {file}")
-        console.print(
-            f"  Use it: SFTTrainer(MODEL, train_dataset="
-            f"load_dataset({str(out)!r}, {kind!r}, split='train'))",
-            markup=False,
-        )
+        use = f"train_dataset=load_dataset({str(out)!r}, {kind!r}, split='train')"
+        console.print(f"  Use it: SFTTrainer(MODEL, {use})", markup=False)
 
 
 def _expert(
@@ -188,7 +185,6 @@ def _expert(
 ) -> Iterator[Episode]:
     from paw_gym.export import expert_episodes
     from paw_gym.internals.constructors import has_splits
-    from paw_train.cli.arguments import environment_of
 
     env_id, settings = environment_of(env, kw)
     splits = {"split": split} if has_splits(env_id, settings) else {}

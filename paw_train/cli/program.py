@@ -9,17 +9,8 @@ from typing import Annotated
 
 import typer
 
-from paw_train.cli import (
-    compare,
-    conformance,
-    data,
-    environments,
-    evaluate,
-    export,
-    serve,
-    train,
-)
-from paw_train.cli.errors import CommandGroup
+from paw_train.cli import compare, data, environments, evaluate, export, serve, train
+from paw_train.cli.shared import CommandGroup
 
 app = typer.Typer(
     name="paw",
@@ -58,5 +49,5 @@ def root(
     """
 
 
-for part in (environments, data, serve, train, compare, evaluate, conformance, export):
+for part in (environments, data, serve, train, compare, evaluate, export):
     app.add_typer(part.app)

@@ -11,8 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from paw_train.cli.arguments import ENVIRONMENTS, TRAINING, EnvName, EnvSettings, Imports
-from paw_train.cli.errors import CommandGroup
+from paw_train.cli.shared import (
+    ENVIRONMENTS,
+    TRAINING,
+    CommandGroup,
+    EnvName,
+    EnvSettings,
+    Imports,
+    environment_of,
+    full_env_id,
+    import_modules,
+    parse_settings,
+)
 
 if TYPE_CHECKING:
     from env_servers.service import ServiceSettings
@@ -54,11 +64,7 @@ Verbose = Annotated[bool, typer.Option("--verbose", help="Log every request.")]
 def settings_of(
     host: str, port: int, token: str | None, no_token: bool, *files: str | None
 ) -> ServiceSettings:
-    """The address and the token that the options of a service name.
-
-    The token is the one on the command line, or in the environment variable ``PAW_SERVE_TOKEN``, or a
-    new one.
-    """
+    """The address and the token of a service: given as an option or a variable, or made."""
     from env_servers.service import ServiceSettings
 
     if no_token and token is not None:
@@ -77,13 +83,9 @@ def serve(
     verbose: bool,
     *,
     has_pages: bool = False,
-    on_address: Callable[[str, str], None] = lambda address, link: None,
+    open_page: bool = False,
 ) -> None:
-    """Makes a service and runs it. It binds its address first: what it serves may take long to open.
-
-    Args:
-        has_pages: whether people open it in a browser.
-    """
+    """Makes a service and runs it. It binds its address first: what it serves may take long to open."""
     from env_servers.service import address_of, bound_sockets, run
 
     sockets = bound_sockets(settings.host, settings.port)
@@ -94,7 +96,10 @@ def serve(
     if settings.is_new:
         shown = f'the header "Authorization: Bearer {settings.token}"'
         typer.echo(f"Clients send {shown}; yours on this machine find it by themselves.", err=True)
-    on_address(address, link)
+    if open_page:
+        for bound in sockets:
+            bound.listen()  # a browser that comes before the server runs waits
+        show_page(address, link)
     run(service, settings, sockets=sockets, verbose=verbose)
 
 
@@ -111,12 +116,6 @@ def webshop(
     goals: Annotated[str | None, typer.Option(help="synthetic, human, or a JSON file.")] = None,
     prices: Annotated[str | None, typer.Option(help="A JSON file: dollars by asin.")] = None,
     nouns: Annotated[str | None, typer.Option(help="spacy or rules.")] = None,
-    session_minutes: Annotated[
-        float, typer.Option(help="Time after which an unused session is dropped.")
-    ] = 60.0,
-    sessions_per_client: Annotated[
-        int, typer.Option(help="Maximum number of sessions per address.")
-    ] = 1024,
     host: Host = "127.0.0.1",
     port: Port = 8000,
     token: Token = None,
@@ -125,7 +124,6 @@ def webshop(
     verbose: Verbose = False,
 ) -> None:
     """Serve the WebShop site and [cyan]WebShop-v0(server=URL)[/cyan]."""
-    from env_servers.sessions import SessionStore
     from env_servers.webshop import create_app
     from paw_gym.envs.webshop.env import ShopSettings
 
@@ -133,9 +131,8 @@ def webshop(
     shop = ShopSettings(
         None if data_dir is None else str(data_dir), num_products, search, goals, prices, nouns
     )
-    sessions = SessionStore(session_minutes * 60, limit_per_client=sessions_per_client)
     hosts = [host, *(allow_host or [])]
-    make = partial(create_app, shop, sessions=sessions, token=settings.token, hosts=hosts)
+    make = partial(create_app, shop, token=settings.token, hosts=hosts)
     serve("WebShop", settings, make, verbose, has_pages=True)
 
 
@@ -173,7 +170,6 @@ def retriever(
     from env_servers.retrieval import create_app
     from paw_gym.internals.printable import safe_console
     from paw_gym.retrieval import make_retriever
-    from paw_train.cli.arguments import parse_settings
 
     settings = settings_of(host, port, token, no_token)
     chosen = parse_settings(kw)
@@ -249,7 +245,6 @@ def gateway(
     """Serve environments to other processes and machines, for [cyan]paw_gym.make_remote(URL, ENV)[/cyan]."""
     from env_servers.gateway import Limits, create_app
     from env_servers.gateway.settings import offer_of, tokens_of
-    from paw_train.cli.arguments import full_env_id, import_modules, parse_settings
 
     import_modules(modules)
     offer = offer_of(env or [], allow or [], fixed or [], full_env_id, parse_settings)
@@ -289,7 +284,6 @@ def mcp(
     """Serve an environment as tools of the Model Context Protocol, to agents that speak it."""
     from env_servers.mcp import create_app, create_server
     from paw_gym.registration import make_text_env
-    from paw_train.cli.arguments import environment_of
 
     env_id, settings = environment_of(env, kw)
     make_text_env(env_id, **settings).close()  # a mistake shows before a client connects
@@ -325,21 +319,21 @@ def view(
     settings = settings_of(host, port, token, no_token)
     hosts = [host, *(allow_host or [])]
     make = partial(create_app, run, token=settings.token, hosts=hosts)
-    opened = {"on_address": open_when_ready} if open_page else {}
-    serve(str(run), settings, make, verbose, has_pages=True, **opened)
+    serve(str(run), settings, make, verbose, has_pages=True, open_page=open_page)
 
 
 _BROWSER_SECONDS = 60.0
 """time for the browser to start, and to read the page"""
 
 
-def open_when_ready(address: str, link: str) -> None:
-    """Opens a server's page as soon as it is ready; does nothing on a machine without a screen."""
+def show_page(address: str, link: str) -> None:
+    """Opens a server's page in the browser; does nothing on a machine without a screen.
+
+    The browser's arguments, which other users can see, name a file that leads to the link.
+    """
     import sys
     import threading
     import time
-    import urllib.error
-    import urllib.request
     import webbrowser
     from html import escape
 
@@ -348,21 +342,12 @@ def open_when_ready(address: str, link: str) -> None:
     screen = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     if sys.platform == "linux" and not screen:
         return
+    page = kept_path(address, "html")
 
-    def wait() -> None:
-        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # the server is local
-        for _ in range(100):
-            try:
-                with direct.open(f"{address}/health", timeout=2):
-                    break
-            except urllib.error.HTTPError:
-                break
-            except OSError:
-                time.sleep(0.1)
-        page = kept_path(address, "html")
+    def show() -> None:
         refresh = f'<meta http-equiv="refresh" content="0; url={escape(link)}">'
         with kept(page, f"<!doctype html>{refresh}"):
             webbrowser.open(page.as_uri())
             time.sleep(_BROWSER_SECONDS)
 
-    threading.Thread(target=wait, daemon=True).start()
+    threading.Thread(target=show, daemon=True).start()

@@ -109,7 +109,7 @@ def test_a_browser_is_started_without_the_token(
     monkeypatch.setattr(webbrowser, "open", opened)
     monkeypatch.setattr("threading.Thread", lambda target, daemon: SimpleNamespace(start=target))
     monkeypatch.setattr("time.sleep", lambda seconds: None)
-    commands.open_when_ready("http://127.0.0.1:1", "http://127.0.0.1:1/?token=secret")
+    commands.show_page("http://127.0.0.1:1", "http://127.0.0.1:1/?token=secret")
     [(url, allowed, text)] = seen
     assert "secret" not in url and allowed == 0o600 and "/?token=secret" in text
     assert not os.listdir(tmp_path / "servers")

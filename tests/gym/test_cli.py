@@ -108,13 +108,12 @@ class TestPlay:
             assert text in done.output
 
     def test_undo_takes_steps_back_in_the_record_too(self, paw: Paw) -> None:
-        done = self.play(paw, "1", "look", "look", ":undo 2", "2", ":undo", "3", ":undo x")
+        done = self.play(paw, "1", "look", "look", ":undo", ":undo", "2", ":undo", "3")
         (episode,) = self.episodes()
         assert [t.action for t in episode.transitions] == ["open box 1", "open box 3"]
         assert [t.step for t in episode.transitions] == [0, 1]
         assert episode.transitions[1].prompt == episode.transitions[0].next_observation
-        assert "Took back 2 actions." in done.output
-        assert ":undo takes a number of actions, got 'x'." in done.output
+        assert done.output.count("Took back an action.") == 3
 
     def test_hints_lead_to_success(self, paw: Paw) -> None:
         first = self.play(paw, ":hint", record="a.jsonl")

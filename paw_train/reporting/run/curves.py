@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from paw_gym.internals.printable import counted
-from paw_train.metrics import CATALOGUE, METRICS, NOT_MEASURED, number
+from paw_train.metrics import CATALOGUE, METRICS, NOT_MEASURED, Metric, number
 from paw_train.reporting.charts import Chart, ChartStyle, Series, smoothing_window
 from paw_train.reporting.run.data import Rate, Record, RunData
 
@@ -23,8 +25,7 @@ class Curve:
     log: bool = False
 
 
-def _chart(title: str, names: Sequence[str]) -> Curve:
-    metrics = [METRICS[name] for name in names]
+def _chart(title: str, metrics: Sequence[Metric]) -> Curve:
     first = metrics[0]
     texts = [f"{m.title}: {m.meaning}" if len(metrics) > 1 else m.meaning for m in metrics]
     unit = f" ({first.unit})" if first.unit not in ("", "share") else ""
@@ -33,8 +34,8 @@ def _chart(title: str, names: Sequence[str]) -> Curve:
 
 
 SECTIONS = {
-    title: [_chart(name, [m.name for m in own]) for name, own in charts.items()]
-    for title, charts in CATALOGUE.items()
+    title: [_chart(name, [*own]) for name, own in groupby(metrics, attrgetter("chart"))]
+    for title, metrics in CATALOGUE.items()
 }
 """the charts of the catalogue's measurements, by heading"""
 _WARM_START = (
