@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from paw_gym.internals.constructors import check_arguments, has_splits, registered_id
@@ -27,11 +28,7 @@ def make_pool(env: EnvSettings, split: str, groups: int, group_size: int, seed: 
 def agent_env_maker(
     env: EnvSettings, split: str, interface: Mapping[str, Any] | None = None
 ) -> Callable[[], AgentInterface]:
-    """A function that makes the configured agent environment.
-
-    Args:
-        interface: settings of ``make_agent_env`` that differ from the configured ones.
-    """
+    """A function that makes the configured agent environment, with other settings of ``interface``."""
     check_arguments(env.id, env.kwargs, "env.kwargs")
     agent: dict[str, Any] = {
         "history_length": env.history_length,
@@ -81,13 +78,11 @@ def has_solver(env: EnvSettings, split: str) -> bool:
 
 def has_expert(env: AgentInterface) -> bool:
     """True if an environment has an expert, tried on the task that ``reset`` draws with seed 0."""
-    try:
-        with naming_authors_line("The expert"):
-            env.reset(seed=0)
-            env.text_env.expert()
-    except NotImplementedError:
-        return False
-    return True
+    with naming_authors_line("The expert"), suppress(NotImplementedError):
+        env.reset(seed=0)
+        env.text_env.expert()
+        return True
+    return False
 
 
 def require_solver(env: EnvSettings, split: str) -> None:
@@ -100,7 +95,7 @@ def require_solver(env: EnvSettings, split: str) -> None:
 
 
 def panel_name(env: EnvSettings, split: str, tasks: int) -> str:
-    """The name of a panel that has none; it contains a split only if there are splits."""
+    """The name of a panel that has none."""
     registered = registered_id(env.id)
     return f"{registered}/{split}/{tasks}" if is_split(env) else f"{registered}/{tasks}"
 

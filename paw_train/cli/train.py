@@ -122,10 +122,6 @@ def report(
             help="Returns the spans of an observation that are noise. Default: the environment's own rule.",
         ),
     ] = None,
-    checkpoint: Annotated[
-        str | None,
-        typer.Option(help="Of --noise: [cyan]warm[/cyan], latest or best. Default: the best."),
-    ] = None,
     transitions: Annotated[int, typer.Option(help="Of --noise: how many to sample.", min=1)] = 100,
     modules: Imports = None,
 ) -> None:
@@ -142,9 +138,7 @@ def report(
         from paw_train.evaluation.noise import write_noise_gradient
 
         import_modules(modules)
-        path = write_noise_gradient(
-            run, noise_rule, checkpoint, transitions, overrides=overrides or []
-        )
+        path = write_noise_gradient(run, noise_rule, transitions, overrides=overrides or [])
         typer.echo(f"Noise and gradient: {path}")
     typer.echo(f"The report is {write_report(run)}")
 

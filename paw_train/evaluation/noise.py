@@ -26,35 +26,32 @@ from paw_train.settings.run import read_recorded
 
 FILE = "noise_gradient.json"
 _OF_THE_RUN = (
-    *("env", "rollout.max_prompt_tokens", "optimizer.micro_batch_tokens", "world_model.rho"),
-)
+    "env", "rollout.max_prompt_tokens", "optimizer.micro_batch_tokens", "world_model.rho",
+)  # fmt: skip
 """settings that are taken from the run"""
 
 
 def write_noise_gradient(
     run_dir: str | Path,
     rule: str | None = None,
-    checkpoint: str | None = None,
     transitions: int = 100,
     seed: int = 0,
     overrides: Sequence[str] = (),
 ) -> Path:
-    """Scores recorded transitions of a run and writes ``noise_gradient.json``.
+    """Scores recorded transitions of a run by its best checkpoint and writes ``noise_gradient.json``.
 
     Args:
         rule: which text is noise: ``module:function``; ``None``: the environment's own rule. If it
             has none, the file notes that, and has no shares.
-        checkpoint: ``warm``, ``latest`` or ``best``; ``None``: the best, else the latest.
         transitions: how many are sampled from the recorded ones; the paper took 100.
-        overrides: ``key=value`` settings, such as where the environment's data lies.
 
     Raises:
-        ValueError: no such run, checkpoint or rule, or nothing recorded.
+        ValueError: no such run or rule, no checkpoint, or nothing recorded.
     """
     run = Path(run_dir)
-    if not (run / "config.json").exists():
-        raise ValueError(f"{run} holds no training run: it has no config.json.")
     file = run / "config.json"
+    if not file.exists():
+        raise ValueError(f"{run} holds no training run: it has no config.json.")
     recorded = recorded_settings(read_recorded(file), str(file), overrides, _OF_THE_RUN)
     settings = overridden(recorded, overrides, "The run")
     label = labeller_for(settings.only_env.id, rule)
@@ -63,10 +60,11 @@ def write_noise_gradient(
     if label is None:
         write_json(target, {**head, "rule": None, "note": "no noisy tokens defined"})
         return target
-    names = [checkpoint] if checkpoint else ["best", "latest"]
-    found = [(n, at) for n in names if (at := find_checkpoint(run / "checkpoints" / n))]
+    found = [
+        (n, at) for n in ("best", "latest") if (at := find_checkpoint(run / "checkpoints" / n))
+    ]
     if not found:
-        raise ValueError(f"The run {run} has no checkpoint {' or '.join(names)}.")
+        raise ValueError(f"The run {run} has no checkpoint.")
     name, saved = found[0]
     # training's own; if there are none, those of the evaluations
     files = sorted((run / "rollouts").glob("*.jsonl")) or sorted(run.glob("episodes_*.jsonl"))
@@ -94,17 +92,8 @@ def write_noise_gradient(
     p = observation_probabilities(policy, rows, settings.optimizer.micro_batch_tokens)
     rho = settings.world_model.rho
     shares = gradient_shares(np.concatenate(p), np.concatenate(labels), rho)
-    write_json(
-        target,
-        {
-            **head,
-            "checkpoint": name,
-            "transitions": len(rows),
-            "rho": rho,
-            **asdict(shares),
-            "token_share": shares.token_share,
-        },
-    )
+    measured = {"checkpoint": name, "transitions": len(rows), "rho": rho, **asdict(shares)}
+    write_json(target, {**head, **measured, "token_share": shares.token_share})
     return target
 
 
@@ -119,11 +108,7 @@ def _offsets(chat: ChatFormat, text: str) -> list[CharSpan]:
 def observation_probabilities(
     policy: LocalPolicy, rows: Sequence[TokenRow], token_budget: int
 ) -> list[np.ndarray]:
-    """The probability of each next-observation token.
-
-    Returns:
-        For each row [T] probabilities in (0, 1].
-    """
+    """For each row [T] the probability in (0, 1] of each next-observation token."""
     scores = row_logprobs(policy, rows, token_budget)
     seen = (
         values[[role == OBSERVATION for role in row.role]]

@@ -33,6 +33,7 @@ class Panel:
     name: str
     task_ids: tuple[str, ...]
     hash: str
+    """over the task set's fingerprint and the ids"""
     note: str | None = None
     """how the tasks it is sampled from differ from the published ones; ``None``: they do not"""
 
@@ -40,10 +41,7 @@ class Panel:
 def make_panel(
     tasks: TaskSet, name: str, size: int, seed: int, base: PanelSpec | None = None
 ) -> Panel:
-    """Samples ``size`` tasks without replacement (all, when there are no more).
-
-    The hash covers the task set's fingerprint and the ids. ``base`` is the named panel that it is made from.
-    """
+    """Samples ``size`` tasks (all, if there are no more), in the named panel ``base`` if it is given."""
     count = min(size, len(tasks))
     chosen = np.random.default_rng(seed).permutation(len(tasks))[:count]
     ids = tuple(tasks.ids[int(i)] for i in sorted(chosen))
@@ -197,31 +195,20 @@ for _name, _spec in _OWN.items():
 
 
 def panel_title(
-    base: str | None,
-    env: EnvSettings,
-    split: str | None,
-    size: int | None,
-    seed: int | None,
-    ids: Sequence[str],
+    base: str | None, env: EnvSettings, split: str, size: int, seed: int, ids: Sequence[str]
 ) -> str:
-    """The name of a panel.
+    """The name of a panel of ``size`` tasks, sampled by a seed from those of the environment (``ids``).
 
-    Args:
-        base: the fixed panel that it was made from; ``None``: none.
-        size: tasks that were asked for; ``None``: all.
-        seed: of the sample; ``None``: the tasks are no sample.
-        ids: of all tasks that the environment has.
-
-    Returns:
-        Such as ``sudoku/4x4[20] (changed)``: 20 tasks, in another environment, by another seed, or
-        from others than the published tasks; with ``(invalid_penalty=5)`` after it, other rewards.
+    Such as ``sudoku/4x4[20] (changed)``: 20 tasks of a fixed panel (``base``), in another environment, by
+    another seed, or from others than the published tasks; with ``(invalid_penalty=5)`` after it, other
+    rewards.
     """
     own = EnvSettings()
     other = [f"{k}={getattr(env, k)}" for k in _REWARDS if getattr(env, k) != getattr(own, k)]
     rewards = f" ({', '.join(other)})" if other else ""
-    count = len(ids) if size is None else min(size, len(ids))
+    count = min(size, len(ids))
     if base is None:
-        return panel_name(env, split or "", count) + rewards
+        return panel_name(env, split, count) + rewards
     spec = PANELS[base]
     whole = count == (len(ids) if spec.count is None else spec.count)
     same = (
@@ -234,9 +221,9 @@ def panel_title(
 
 
 def titled_panel(
-    tasks: TaskSet, base: str | None, env: EnvSettings, split: str | None, size: int, seed: int
+    tasks: TaskSet, base: str | None, env: EnvSettings, split: str, size: int, seed: int
 ) -> Panel:
-    """The panel of so many tasks, under its title. Arguments as of ``panel_title``."""
+    """The panel of so many tasks, under its title."""
     title = panel_title(base, env, split, size, seed, tasks.ids)
     panel = make_panel(tasks, title, size, seed, PANELS[base] if base else None)
     if base == title and not panel.hash.startswith(known := PANELS[base].hash):

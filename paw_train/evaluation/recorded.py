@@ -108,8 +108,12 @@ def _harmless(values: Any, name: str, where: str, given: Sequence[str]) -> Any:
     kept = _walked(values, name, where, given, found)
     if not found:
         return kept
-    (first, what, value), *_ = found
-    advice = " ".join(_advice(*one) for one in found)
+    first, what, value = found[0]
+    # an address or a variable is not copied out of the file
+    advice = " ".join(
+        f"{name}={shlex.quote(value) if what == 'a path' and value.isprintable() else '...'}"
+        for name, what, value in found
+    )
     raise ValueError(
         f"{where} names {what} in {first} ({value!r:.200}), and nothing is opened, asked or imported because "
         f"a file names it. If it is right, give it yourself: {advice}"
@@ -144,8 +148,3 @@ def _walked(
     if not is_json and (what := located(key, value)):
         found.append((name, what, value))
     return value
-
-
-def _advice(name: str, what: str, value: str) -> str:
-    """The words to type; an address or a variable is not copied out of the file."""
-    return f"{name}={shlex.quote(value) if what == 'a path' and value.isprintable() else '...'}"

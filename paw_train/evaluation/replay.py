@@ -160,7 +160,7 @@ class _Replaying:
         if spec is not None and spec.dataset and self.env.kwargs.get("data_dir") is None:
             self._differs(f"panel: {base} is of the data set {spec.dataset}, which was not used")
             base = spec = None
-        panel = titled_panel(agent.tasks, base, self.env, self.split, size, seed)
+        panel = titled_panel(agent.tasks, base, self.env, self.split or "", size, seed)
         self._compare_fields("", result, {"panel": panel.name, "panel_hash": panel.hash})
         return panel
 

@@ -20,10 +20,9 @@ _WITHOUT_EFFECT = tuple(f"rollout.{name}" for name in ("groups", "group_size"))
 
 
 class EpisodeLog:
-    """The finished episodes of one evaluation, until it is complete.
+    """The finished episodes of one evaluation; those that failed are not kept: they are run again.
 
-    The first line names the evaluation; a file of another one is replaced. Episodes that failed are
-    not kept: they are run again.
+    The first line names the evaluation; a file of another one is replaced.
     """
 
     def __init__(self, path: Path, key: str) -> None:
@@ -89,8 +88,8 @@ def _log_key(path: Path) -> str | None:
             head = json.loads(file.readline())
         except json.JSONDecodeError:
             return None
-        held: str | None = head.get("evaluation") if isinstance(head, dict) else None
-        return held if file.readline() else None
+        key: str | None = head.get("evaluation") if isinstance(head, dict) else None
+        return key if file.readline() else None
 
 
 def finished_result(
@@ -105,16 +104,13 @@ def finished_result(
                 f"{folder} holds episodes of an unfinished evaluation with other settings. {advice}"
             )
         return None
+    played, other = [run["seed"] for run in there.get("runs", [])], ""
     if there.get("evaluation") != key:
-        raise ValueError(
-            f"{folder} holds an evaluation with other settings: {_differences(there, wanted)}. {advice}"
-        )
-    played = [run["seed"] for run in there["runs"]]
-    if played != list(seeds):
-        raise ValueError(
-            f"{folder} holds an evaluation with other settings: --seeds {len(played)}, now "
-            f"{len(seeds)}. {advice}"
-        )
+        other = _differences(there, wanted)
+    elif played != list(seeds):
+        other = f"--seeds {len(played)}, now {len(seeds)}"
+    if other:
+        raise ValueError(f"{folder} holds an evaluation with other settings: {other}. {advice}")
     return there if there["complete"] else None
 
 
@@ -150,16 +146,13 @@ def _read(path: Path) -> dict[str, Any] | None:
 def _differences(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
     new = _flat(json.loads(json.dumps(wanted, default=str)))
     old = _flat({key: there.get(key) for key in wanted})
-    names = [
-        name
-        for name in sorted({*old, *new})
-        if old.get(name) != new.get(name) and name not in _WITHOUT_EFFECT
+    found = [
+        f"{name} {old.get(name)!r}, now {new.get(name)!r}"
+        for name in sorted({*old, *new} - {*_WITHOUT_EFFECT})
+        if old.get(name) != new.get(name)
     ]
-    if not names:
-        return "another version of paw-gym"
-    named = [f"{name} {old.get(name)!r}, now {new.get(name)!r}" for name in names[:_NAMED]]
-    more = f", and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return "; ".join(named) + more
+    more = f", and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+    return "; ".join(found[:_NAMED]) + more or "another version of paw-gym"
 
 
 def _flat(values: Mapping[str, Any]) -> dict[str, Any]:

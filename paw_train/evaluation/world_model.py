@@ -9,9 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -60,7 +60,7 @@ class Prediction:
 
 @dataclass(slots=True)
 class Sums:
-    """Totals of one episode's transitions of one kind."""
+    """Totals of transitions."""
 
     transitions: int = 0
     tokens: int = 0
@@ -90,10 +90,9 @@ def predictions(
     template: PromptTemplate,
     limit: int | None = None,
 ) -> list[Prediction]:
-    """The transitions of some episodes as sequences; those without an observation are left out.
+    """The transitions of some episodes that have an observation; of a branch, only its own.
 
     Args:
-        episodes: recorded or new; of a branch, only its own transitions (the others are its parent's).
         template: the usual one of the episodes' prompts; gives the text before an observation in a dialogue.
         limit: most tokens of a prompt (``RolloutSettings.max_prompt_tokens``).
     """
@@ -122,8 +121,7 @@ def measure(
     The only measurement of a world model: ``paw eval-wm`` and world-model learning both use it.
 
     Args:
-        embed: also let the policy write each observation, and compare it in this space
-            (``paw_train.evaluation.world_model``); ``None``: not measured.
+        embed: also let the policy write each observation, and compare it in this space.
 
     Returns:
         ``summarise``'s means and intervals, and ``transitions_hash``.
@@ -136,11 +134,14 @@ def measure(
     if not wanted:
         raise ValueError("There is no transition with an observation to predict in these episodes.")
     with display.task("scoring observations", len(wanted)) as advance:
-        sums = score(policy, wanted, _SCORED_TOGETHER, advance)
+        sums = score(policy, wanted, progress=advance)
     if embed is not None:
         with display.task("writing observations", 1):
             written = write_out(policy, wanted)
-        add_similarity(sums, wanted, written, embed)
+        pairs = zip(embed(written), embed([p.text for p in wanted]), strict=True)
+        for one, (ours, theirs) in zip(sums, pairs, strict=True):
+            one.similarity = float(np.clip(np.dot(ours, theirs), -1.0, 1.0))
+            one.written = 1
     return {**summarise(wanted, sums), "transitions_hash": transitions_hash(episodes)}
 
 
@@ -148,7 +149,7 @@ def measure(
 def score(
     policy: LocalPolicy,
     wanted: Sequence[Prediction],
-    batch_tokens: int = 4096,
+    batch_tokens: int = _SCORED_TOGETHER,
     progress: Callable[[int], None] | None = None,
 ) -> list[Sums]:
     """Likelihood and accuracy of each observation, given the true tokens before each token."""
@@ -196,44 +197,6 @@ def write_out(policy: LocalPolicy, wanted: Sequence[Prediction], batch: int = 32
     return texts
 
 
-def add_similarity(
-    sums: Sequence[Sums], wanted: Sequence[Prediction], written: Sequence[str], embed: Embed
-) -> None:
-    """Adds the cosine between what was written and what was to be predicted."""
-    ours, theirs = embed(list(written)), embed([p.text for p in wanted])
-    for one, a, b in zip(sums, ours, theirs, strict=True):
-        one.similarity = float(np.clip(np.dot(a, b), -1.0, 1.0))
-        one.written = 1
-
-
-@dataclass(slots=True)
-class _Units:
-    """Totals by episode."""
-
-    by_episode: dict[int, Sums] = field(default_factory=dict)
-
-    def add(self, prediction: Prediction, sums: Sums) -> None:
-        self.by_episode.setdefault(prediction.episode, Sums()).add(sums)
-
-    def describe(self) -> dict[str, Any]:
-        units = list(self.by_episode.values())
-        total = Sums()
-        for unit in units:
-            total.add(unit)
-        found: dict[str, Any] = {
-            "episodes": len(units), "transitions": total.transitions, "tokens": total.tokens,
-        }  # fmt: skip
-        for name, top, bottom in _RATIOS:
-            if getattr(total, bottom):
-                tops = [float(getattr(u, top)) for u in units]
-                bottoms = [float(getattr(u, bottom)) for u in units]
-                # a single episode gives no estimate of the variance between episodes
-                many = len(units) > 1
-                interval = list(ratio_interval(tops, bottoms, _SEED)) if many else None
-                found[name] = {"mean": sum(tops) / sum(bottoms), "ci95": interval}
-        return found
-
-
 _RATIOS = (
     ("token_accuracy", "correct", "tokens"),
     ("nll_per_token", "nll", "tokens"),
@@ -243,6 +206,27 @@ _RATIOS = (
 )
 
 
+def _describe(found: Sequence[tuple[Prediction, Sums]]) -> dict[str, Any]:
+    """Totals and means, with intervals over episodes."""
+    units: dict[int, Sums] = {}
+    for prediction, sums in found:
+        units.setdefault(prediction.episode, Sums()).add(sums)
+    total = Sums()
+    for unit in units.values():
+        total.add(unit)
+    result: dict[str, Any] = {
+        "episodes": len(units), "transitions": total.transitions, "tokens": total.tokens,
+    }  # fmt: skip
+    for name, top, bottom in _RATIOS:
+        if getattr(total, bottom):
+            tops = [float(getattr(u, top)) for u in units.values()]
+            bottoms = [float(getattr(u, bottom)) for u in units.values()]
+            # a single episode gives no estimate of the variance between episodes
+            interval = [*ratio_interval(tops, bottoms, _SEED)] if len(units) > 1 else None
+            result[name] = {"mean": sum(tops) / sum(bottoms), "ci95": interval}
+    return result
+
+
 def summarise(wanted: Sequence[Prediction], sums: Sequence[Sums]) -> dict[str, Any]:
     """Means over tokens, characters or transitions, with intervals over episodes; overall and by type.
 
@@ -250,12 +234,12 @@ def summarise(wanted: Sequence[Prediction], sums: Sequence[Sums]) -> dict[str, A
     ``nll_per_character``. ``refusal_auroc`` is the probability that the first token of a refusal is more
     likely where an action is refused than where one is carried out (1/2: the model cannot tell them apart).
     """
-    overall = _Units()
-    types: dict[str, _Units] = {}
-    for prediction, one in zip(wanted, sums, strict=True):
-        overall.add(prediction, one)
-        types.setdefault(prediction.task_type, _Units()).add(prediction, one)
-    found = {**overall.describe(), "by_type": {k: types[k].describe() for k in sorted(types)}}
+    pairs = [*zip(wanted, sums, strict=True)]
+    types: dict[str, list[tuple[Prediction, Sums]]] = {}
+    for prediction, one in pairs:
+        types.setdefault(prediction.task_type, []).append((prediction, one))
+    by_type = {kind: _describe(types[kind]) for kind in sorted(types)}
+    found = {**_describe(pairs), "by_type": by_type}
     refused = np.array([prediction.refused for prediction in wanted])
     if 0 < refused.sum() < len(refused):
         from scipy.stats import mannwhitneyu
@@ -276,32 +260,27 @@ def transitions_hash(episodes: Sequence[Episode]) -> str:
     return digest.hexdigest()
 
 
-def describe_row(result: Mapping[str, Any]) -> list[str]:
-    """The entries of a table's row: transitions, accuracy, likelihoods, exact match, similarity."""
-
-    def entry(name: str, scale: float = 1.0, digits: int = 3, unit: str = "") -> str:
-        value = result.get(name)
-        if value is None:
-            return "-"
-        mean = f"{scale * value['mean']:.{digits}f}{unit}"
-        if value["ci95"] is None:
-            return mean
-        low, high = value["ci95"]
-        return f"{mean} [{scale * low:.{digits}f}, {scale * high:.{digits}f}]"
-
-    return [
-        str(result["transitions"]),
-        entry("token_accuracy", 100, 1, " %"),
-        entry("nll_per_token"),
-        entry("nll_per_character"),
-        entry("exact_match", 100, 1, " %"),
-        entry("similarity"),
-    ]
+_COLUMNS = {
+    "token accuracy": ("token_accuracy", 100.0, 1, " %"),
+    "NLL per token": ("nll_per_token", 1.0, 3, ""),
+    "NLL per character": ("nll_per_character", 1.0, 3, ""),
+    "exact match": ("exact_match", 100.0, 1, " %"),
+    "similarity": ("similarity", 1.0, 3, ""),
+}
+"""of ``table_row``: field of the result, scale, digits, unit"""
 
 
-COLUMNS = ("transitions", "token accuracy", "NLL per token", "NLL per character", "exact match",
-           "similarity")  # fmt: skip
-"""of ``describe_row``"""
+def table_row(result: Mapping[str, Any]) -> dict[str, str]:
+    """Transitions, and means with their intervals, as texts by their column's title."""
+    row = {"transitions": str(result["transitions"])}
+    for column, (name, scale, digits, unit) in _COLUMNS.items():
+        row[column] = "-"
+        if (value := result.get(name)) is not None:
+            row[column] = f"{scale * value['mean']:.{digits}f}{unit}"
+            if value["ci95"] is not None:
+                low, high = (f"{scale * bound:.{digits}f}" for bound in value["ci95"])
+                row[column] += f" [{low}, {high}]"
+    return row
 
 
 # --- observations as vectors ------------------------------------------------------------------------
@@ -327,31 +306,27 @@ class WordCounts:
 
 
 class Embedder:
-    """Texts -> unit vectors; remembers what it has embedded, and embeds equal texts once."""
+    """Texts -> unit vectors; remembers what it embedded last, and embeds equal texts once."""
 
     def __init__(self, encoder: Encoder) -> None:
         self.encoder = encoder
         self.encoded = 0
         """texts that the encoder was asked for so far"""
-        self._known: OrderedDict[str, np.ndarray] = OrderedDict()
+        self._known: dict[str, np.ndarray] = {}
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
         """[N, D] float64 vectors of length 1."""
         if not texts:
             return np.empty((0, self.encoder.dim))
-        wanted = list(dict.fromkeys(texts))
+        if len(self._known) > _REMEMBERED:
+            self._known.clear()
         # texts of similar length together: an encoder pads a batch to its longest text
-        new = sorted((text for text in wanted if text not in self._known), key=len)
+        new = sorted(dict.fromkeys(t for t in texts if t not in self._known), key=len)
         if new:
             vectors = _unit(np.asarray(self.encoder.encode_passages(new), np.float64))
             self._known.update(zip(new, vectors.astype(np.float32), strict=True))
             self.encoded += len(new)
-        found = _unit(np.stack([self._known[text] for text in texts]).astype(np.float64))
-        for text in wanted:
-            self._known.move_to_end(text)
-        while len(self._known) > _REMEMBERED:
-            self._known.popitem(last=False)
-        return found
+        return _unit(np.stack([self._known[text] for text in texts]).astype(np.float64))
 
 
 def make_embedder(name: str) -> Embedder:

@@ -17,12 +17,7 @@ from paw_gym.transition import Episode, read_jsonl
 from paw_train.environments import agent_env_maker, own_history_length
 from paw_train.evaluation import world_model
 from paw_train.evaluation.fingerprint import environment_record, model_hash
-from paw_train.evaluation.program import (
-    make_plan,
-    run_of,
-    settings_of,
-    weights_of,
-)
+from paw_train.evaluation.program import make_plan, run_of, settings_of, weights_of
 from paw_train.evaluation.runner import PanelRun, prepare
 from paw_train.evaluation.terminal import Display
 from paw_train.evaluation.world_model import make_embedder
@@ -79,9 +74,9 @@ def evaluate_from_args(
     own = settings.model
     policy = LocalPolicy.load(weights, device, own.dtype, adapter=own.lora, revision=own.revision)
     model = f"{model}@{own.revision}" if own.revision else model
-    where: dict[str, Any]
+    where: dict[str, Any] = {"source": "recorded", "panel": None, "panel_hash": None}
     if episodes:
-        played, where = recorded, {"source": "recorded", "panel": None, "panel_hash": None}
+        played = recorded
     else:
         plan = make_plan(settings, source, {}, panel)
         with display.task(
@@ -95,15 +90,18 @@ def evaluate_from_args(
         )
     split, rollout = settings.evaluation.split, settings.rollout
     measured = world_model.measure(policy, played, env, split, rollout, embed, display)
-    result = {**where, **measured}
-    result |= {
-        "model": model,
-        "model_hash": model_hash(policy),
-        "env_id": env.id,
-        "encoder": encoder,
-        "settings": {"env": env.model_dump(), "evaluation": settings.evaluation.model_dump()},
-        "seconds": time.perf_counter() - started,
-    }
+    result = (
+        where
+        | measured
+        | {
+            "model": model,
+            "model_hash": model_hash(policy),
+            "env_id": env.id,
+            "encoder": encoder,
+            "settings": {"env": env.model_dump(), "evaluation": settings.evaluation.model_dump()},
+            "seconds": time.perf_counter() - started,
+        }
+    )
     names = (Path(model).name, where["panel"] or "recorded")
     name = "-".join(re.sub(r"[^\w.-]+", "-", part) for part in ("eval-wm", *names))
     path = Path(out) if out else (run_folder or Path("runs")) / f"{name}.json"
@@ -138,10 +136,11 @@ def _table(result: dict[str, Any]) -> Any:
     from rich.text import Text
 
     title = f"World model of {result['model']}: {result['panel'] or 'recorded episodes'}"
-    table = Table(title=Text(title))
-    table.add_column("task type")
-    for column in world_model.COLUMNS:
+    table = Table("task type", title=Text(title))
+    whole = world_model.table_row(result)
+    for column in whole:
         table.add_column(column, justify="right")
-    for name, part in [*result["by_type"].items(), ("all", result)]:
-        table.add_row(Text(name), *world_model.describe_row(part))
+    for name, part in result["by_type"].items():
+        table.add_row(Text(name), *world_model.table_row(part).values())
+    table.add_row("all", *whole.values())
     return table

@@ -601,8 +601,7 @@ class Run:
                 {m.name: m.split for m in members},
                 e.tasks,
                 e.plays,
-                self.settings.name,
-                lambda done, _: advance(done),
+                advance,
             )
         self._rest()
         each = -(-_KEPT_EPISODES // len(members))

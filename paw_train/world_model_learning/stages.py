@@ -149,10 +149,8 @@ class WorldModelStages:
         if shared is not None:
             shared.parent.mkdir(parents=True, exist_ok=True)
             write_json(shared, result, shared=True)
-        entries = zip(world_model.COLUMNS, world_model.describe_row(result), strict=True)
-        self.display.say(
-            f"World model ({when}): " + ", ".join(f"{name} {value}" for name, value in entries)
-        )
+        entries = (f"{name} {value}" for name, value in world_model.table_row(result).items())
+        self.display.say(f"World model ({when}): {', '.join(entries)}")
 
     def _held_out(self, count: int) -> list[Episode]:
         """Episodes of the evaluation split: the expert's, perturbed, or without an expert the start policy's.

@@ -316,7 +316,7 @@ class TestPanels:
         other = [*tasks.ids[1:], tasks.ids[0] + "x"]  # as many, one of them another
         part = tasks.ids[1:]
         for ids, title in ((tasks.ids, ""), (other, " (changed)"), (part, "[139] (changed)")):
-            found = panel_title("alfworld/valid_seen", env, "valid_seen", None, spec.seed, ids)
+            found = panel_title("alfworld/valid_seen", env, "valid_seen", len(ids), spec.seed, ids)
             assert found == f"alfworld/valid_seen{title}"
         settings = [f"env.kwargs.data_dir={alfworld_data}", "evaluation.tasks=4"]
         result = played("expert", tmp_path, *settings, panel="alfworld/valid_seen")
