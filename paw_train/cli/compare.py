@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from paw_train.cli.shared import TRAINING
+from paw_train.cli.shared import TRAINING, Overrides
 
 app = typer.Typer()
 
@@ -21,10 +21,7 @@ def compare(
             help="A grid's name, the path of its [cyan].yaml[/cyan] file, or a recipe with --arm.",
         ),
     ],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Settings of all arms."),
-    ] = None,
+    overrides: Overrides = None,
     arm: Annotated[
         list[str] | None,
         typer.Option(

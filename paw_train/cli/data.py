@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from paw_train.cli.shared import ENVIRONMENTS, CommandGroup, progress_bars
+from paw_train.cli.shared import ENVIRONMENTS, CommandGroup, Force, progress_bars
 
 app = typer.Typer()
 data = typer.Typer(
@@ -57,7 +57,7 @@ def download(
         Path | None,
         typer.Option(metavar="DIR", help="Take the files from this folder instead of the network."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace existing output.")] = False,
+    force: Force = False,
 ) -> None:
     """Download a data set. An interrupted download continues where it stopped."""
     from paw_gym.data import default_folder, download_dataset, load_manifest, read_receipt

@@ -8,18 +8,20 @@ from typing import Annotated, Any
 
 import typer
 
-from paw_train.cli.shared import TRAINING, CommandGroup, Imports, import_modules
+from paw_train.cli.shared import (
+    TRAINING,
+    AsJson,
+    CommandGroup,
+    Force,
+    Imports,
+    Overrides,
+    import_modules,
+)
 
 app = typer.Typer()
 
 FAILED, NONE, STOPPED = 1, 2, 3
 """exit codes: some tasks failed with an error; there is no result at all; a budget was reached"""
-
-
-def _agents(incomplete: str) -> list[str]:
-    from paw_train.agents import AGENTS
-
-    return [name for name in AGENTS if name.startswith(incomplete)]
 
 
 def _panels(incomplete: str) -> list[str]:
@@ -56,7 +58,6 @@ def evaluate(
             "[cyan]reflexion[/cyan], [cyan]react_paper[/cyan], [cyan]search_r1[/cyan], "
             "[cyan]self_consistency[/cyan], [cyan]best_of_n[/cyan]; "
             "default: [cyan]policy[/cyan], as it is trained.",
-            autocompletion=_agents,
         ),
     ] = None,
     panel: Annotated[
@@ -96,9 +97,7 @@ def evaluate(
             "--dry-run", help="Estimate requests, tokens and cost; send and write nothing."
         ),
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")
-    ] = False,
+    as_json: AsJson = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
     log: Annotated[
         str | None,
@@ -166,12 +165,7 @@ def eval_wm(
         str,
         typer.Argument(help="A run's folder, or the folder or hub name of a Hugging Face model."),
     ],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[KEY=VALUE]...", help="Settings, such as [cyan]evaluation.tasks=50[/cyan]."
-        ),
-    ] = None,
+    overrides: Overrides = None,
     source: Annotated[
         str,
         typer.Option(
@@ -299,13 +293,7 @@ def replay(
             help="The folder of a [cyan]paw eval[/cyan]; with --panel a file of trajectories.",
         ),
     ],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[KEY=VALUE]...",
-            help="Where the environment's data lies here: [cyan]env.kwargs.data_dir=DIR[/cyan].",
-        ),
-    ] = None,
+    overrides: Overrides = None,
     panel: Annotated[
         Path | None,
         typer.Option(
@@ -350,13 +338,8 @@ def root() -> None:
 def export_panel(
     name: Annotated[str, typer.Argument(metavar="PANEL", help="Its name.", autocompletion=_panels)],
     out: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write.")],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[KEY=VALUE]...", help="Such as [cyan]env.kwargs.data_dir=DIR[/cyan]."
-        ),
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace existing output.")] = False,
+    overrides: Overrides = None,
+    force: Force = False,
 ) -> None:
     """Write the tasks of a panel, with hashes of their games, and a loader that needs no package."""
     from paw_gym.internals.printable import counted

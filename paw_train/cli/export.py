@@ -14,6 +14,7 @@ from rich.markup import escape
 from paw_train.cli.shared import (
     DATA,
     EnvSettings,
+    Force,
     Imports,
     environment_of,
     import_modules,
@@ -69,7 +70,7 @@ def export(
         typer.Option(help="Of --to tokens: coefficient of the world-model term in each line."),
     ] = 1.0,
     modules: Imports = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace existing output.")] = False,
+    force: Force = False,
 ) -> None:
     """Write recorded episodes as a data set for other tools, or turn one back into episodes."""
     from paw_gym.export import read_episodes
@@ -148,7 +149,7 @@ def sft_data(
     part: Annotated[
         str, typer.Option(help="Of a run: [cyan]rollouts[/cyan], before, after or all.")
     ] = "all",
-    force: Annotated[bool, typer.Option("--force", help="Replace existing output.")] = False,
+    force: Force = False,
 ) -> None:
     """Write demonstrations and world-model pairs that TRL's SFTTrainer takes as they are."""
     from paw_gym.export import read_episodes

@@ -32,6 +32,16 @@ EnvSettings = Annotated[
     ),
 ]
 
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=VALUE]...",
+        help="Settings that differ, such as [cyan]evaluation.tasks=50[/cyan], or where data lies: "
+        "[cyan]env.kwargs.data_dir=DIR[/cyan].",
+    ),
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace existing output.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")]
 Imports = Annotated[
     list[str] | None,
     typer.Option(

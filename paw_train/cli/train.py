@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import paw_train
-from paw_train.cli.shared import TRAINING, Imports, import_modules
+from paw_train.cli.shared import TRAINING, AsJson, Imports, Overrides, import_modules
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -46,10 +46,7 @@ def train(
     recipe: Annotated[
         str, typer.Argument(help="A recipe's name, or the path of a [cyan].yaml[/cyan] file.")
     ],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Settings that differ from the recipe's."),
-    ] = None,
+    overrides: Overrides = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Delete an existing run of the same name first.")
     ] = False,
@@ -101,13 +98,7 @@ def report(
             metavar="RUN", help="The folder of a run or of a comparison, or a file of its results."
         ),
     ],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[KEY=VALUE]...",
-            help="Of --noise: settings, such as [cyan]env.kwargs.data_dir=DIR[/cyan].",
-        ),
-    ] = None,
+    overrides: Overrides = None,
     noise: Annotated[
         bool,
         typer.Option(
@@ -135,7 +126,7 @@ def report(
         typer.echo(f"The report is {report_of(results)}")
         return
     if noise or noise_rule is not None:
-        from paw_train.evaluation.noise import write_noise_gradient
+        from paw_train.evaluation.world_model_program import write_noise_gradient
 
         import_modules(modules)
         path = write_noise_gradient(run, noise_rule, transitions, overrides=overrides or [])
@@ -158,7 +149,7 @@ def conformance(
         list[str] | None,
         typer.Option(metavar="NAME", help="Plant only this fault; may be repeated; default: all."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compare a trainer with known-good losses and gradients, without and with planted faults.
 

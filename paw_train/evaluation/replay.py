@@ -1,7 +1,7 @@
 """``paw replay``: the actions of a result, played again, and its numbers, computed again.
 
 Another program's trajectories on an exported panel are checked too. Either may be a stranger's: nothing
-that it names is imported, opened or asked (``settings.recorded``), and what is read of it is bounded.
+that it names is imported, opened or asked (``evaluation.recorded``).
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,10 +28,6 @@ from paw_train.evaluation.runner import environment_seeds
 from paw_train.evaluation.summary import UNPLAYED, summarise
 from paw_train.settings import EnvSettings
 
-LARGEST_RESULT, LARGEST_EPISODE = 64 << 20, 32 << 20
-"""bytes of ``result.json``, and of a line of ``episodes.jsonl``"""
-MOST_EPISODES, MOST_STEPS = 10**6, 10**5
-"""of a result, and of an episode in an environment without a step budget"""
 _TOLERANCE = 1e-9
 """of rewards, scores and rates: other machines may round the last bits differently"""
 _SHOWN = 60
@@ -84,16 +79,12 @@ def replay(path: Path, overrides: Sequence[str] = (), panel: Path | None = None)
             environment's own, without penalties or factors.
 
     Raises:
-        ValueError: it cannot be checked: it is not such a result or larger than allowed, its environment is
-            not deterministic or not here, or it locates something.
+        ValueError: it cannot be checked: it is not such a result, its environment is not deterministic or
+            not here, or it locates something.
     """
     if panel is None and path.suffix == ".jsonl":
         raise ValueError(f"{path}: give the folder of its panel too, --panel DIR.")
     file = panel / "panel.json" if panel else path / "result.json" if path.is_dir() else path
-    if file.is_file() and file.stat().st_size > LARGEST_RESULT:
-        raise ValueError(
-            f"{file} holds more than {LARGEST_RESULT >> 20} MiB, which no result does."
-        )
     if panel and not file.is_file():
         raise ValueError(f"{panel} holds no panel: `paw panel export` writes one.")
     with naming_damage(file):
@@ -166,8 +157,6 @@ class _Replaying:
 
     def _play(self, agent: AgentInterface, panel: Panel) -> dict[int, list[Episode | None]]:
         """The recorded episodes by seed, without their texts, played again."""
-        if len(self.result["runs"]) * len(panel.task_ids) > MOST_EPISODES:
-            raise ValueError(f"{self.file} claims more than {MOST_EPISODES:,} episodes.")
         expected = [
             (int(run["seed"]), task_id, str(run["successes"])[i : i + 1])
             for run in self.result["runs"]
@@ -175,7 +164,10 @@ class _Replaying:
         ]
         runs: dict[int, list[Episode | None]] = {seed: [] for seed, _, _ in expected}
         planned = {seed: environment_seeds(panel, seed) for seed in runs}
-        recorded = self._episodes(min(agent.text_env.max_steps or MOST_STEPS, MOST_STEPS))
+        file = self.file.parent / "episodes.jsonl"
+        if not file.is_file():
+            raise ValueError(f"{file} is missing: without actions nothing can be replayed.")
+        recorded = (one for _, one in _records(file, Episode.from_dict, "an episode"))
         episode = next(recorded, None)
         for seed, task_id, mark in expected:
             name = f"{task_id!r} (seed {seed})"
@@ -206,19 +198,6 @@ class _Replaying:
         if not self.found.episodes and not self.found.differences:
             raise ValueError(f"{self.file} holds no episode that could be replayed.")
         return runs
-
-    def _episodes(self, most_steps: int) -> Iterator[Episode]:
-        """The recorded episodes, one in memory at a time."""
-        file = self.file.parent / "episodes.jsonl"
-        if not file.is_file():
-            raise ValueError(f"{file} is missing: without actions nothing can be replayed.")
-        for number, episode in _records(file, Episode.from_dict, "an episode"):
-            if len(episode.transitions) > most_steps:
-                raise ValueError(
-                    f"{file}, line {number}: {len(episode.transitions)} steps, and the environment ends "
-                    f"an episode after {most_steps}."
-                )
-            yield episode
 
     def _play_again(self, agent: AgentInterface, episode: Episode, seed: int, name: str) -> None:
         """Compares an episode with the environment, up to the first difference."""
@@ -345,15 +324,9 @@ class _Trajectory(NamedTuple):
 
 
 def _records(file: Path, read: Callable[[Any], Any], what: str) -> Iterator[tuple[int, Any]]:
-    """(number, contents) of each line of a file, of a bounded length."""
+    """(number, contents) of each line of a file."""
     with file.open("rb") as lines:
-        read_line = partial(lines.readline, LARGEST_EPISODE + 1)
-        for number, line in enumerate(iter(read_line, b""), start=1):
-            if len(line) > LARGEST_EPISODE:
-                raise ValueError(
-                    f"{file}, line {number} is longer than {LARGEST_EPISODE >> 20} MiB, which no "
-                    "episode is."
-                )
+        for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
             try:

@@ -70,7 +70,9 @@ def bootstrap_mean_interval(values: Sequence[float] | np.ndarray, seed: int) -> 
     Below about ten values it is too narrow, and a constant sample gives an interval of width 0. Source:
     Efron and Tibshirani, An Introduction to the Bootstrap (1993), chapter 13.
     """
-    sample = _finite_array(values, "values")
+    sample = np.asarray(values, float)
+    if not len(sample) or not np.isfinite(sample).all():
+        raise ValueError("expected at least one number, and finite ones.")
     generator = np.random.default_rng(seed)
     rows = max(1, _CHUNK // len(sample))
     means = [
@@ -108,7 +110,7 @@ def paired_difference(
         first: [N] success (0 or 1), score or return of each task of the panel.
         second: [N] the same of the other run, in the same order of tasks.
     """
-    a, b = _finite_array(first, "first"), _finite_array(second, "second")
+    a, b = np.asarray(first, float), np.asarray(second, float)
     if len(a) != len(b):
         raise ValueError(
             f"paired runs need the same tasks in the same order, got {len(a)} and {len(b)} values."
@@ -158,7 +160,7 @@ def crossed_bootstrap_interval(values: Sequence[Sequence[float]], seed: int) -> 
     Args:
         values: [S, N] one row a seed, one column a task; successes, or differences of successes.
     """
-    (table,) = _tables(values)
+    table = np.asarray(values, float)
     seeds, tasks = table.shape
     generator = np.random.default_rng(seed)
     rows, columns = _counts(generator, seeds), _counts(generator, tasks)
@@ -176,7 +178,7 @@ def crossed_difference_interval(
     The tasks of both are resampled together, their seeds separately; deviations are widened as in
     ``crossed_bootstrap_interval``, for the smaller number of seeds.
     """
-    a, b = _tables(first, second)
+    a, b = np.asarray(first, float), np.asarray(second, float)
     generator = np.random.default_rng(seed)
     tasks = a.shape[1]
     columns = _counts(generator, tasks)
@@ -186,13 +188,6 @@ def crossed_difference_interval(
         means.append(((rows @ table) * columns).sum(1) / (len(table) * tasks))
     centre = float(b.mean() - a.mean())
     return _widened(means[1] - means[0], centre, min(len(a), len(b)))
-
-
-def _tables(*tables: Sequence[Sequence[float]]) -> list[np.ndarray]:
-    """Tables of seeds x tasks as arrays; all have the same tasks."""
-    if not all(tables) or len({len(row) for table in tables for row in table}) > 1:
-        raise ValueError("expected rows of equal length, one per seed.")
-    return [np.stack([_finite_array(row, "values") for row in table]) for table in tables]
 
 
 def _counts(generator: np.random.Generator, n: int) -> np.ndarray:
@@ -217,7 +212,7 @@ def sign_flip_p_value(differences: Sequence[float], seed: int) -> float:
     Exact for few differences that are not 0, else by random signs. For differences of -1, 0 and 1 it is
     McNemar's test. Source: Fisher, The Design of Experiments (1935), section 21.
     """
-    sample = _finite_array(differences, "differences")
+    sample = np.asarray(differences, float)
     sample = sample[sample != 0]
     n = len(sample)
     if n == 0:
@@ -246,12 +241,7 @@ def ratio_interval(
         numerators: [N] sum of the values in each unit.
         denominators: [N] how many there are in it, 0 or more, some above 0.
     """
-    top = _finite_array(numerators, "numerators")
-    bottom = _finite_array(denominators, "denominators")
-    if len(top) != len(bottom) or (bottom < 0).any() or bottom.sum() == 0:
-        raise ValueError(
-            "expected as many numerators as denominators, these not negative and not all 0."
-        )
+    top, bottom = np.asarray(numerators, float), np.asarray(denominators, float)
     samples = _counts(np.random.default_rng(seed), len(top))  # samples of nothing are left out
     counts = samples @ bottom
     return _percentiles((samples @ top)[counts > 0] / counts[counts > 0])
@@ -272,12 +262,3 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def _percentiles(values: np.ndarray) -> tuple[float, float]:
     low, high = np.quantile(values, [_TAIL, 1 - _TAIL])
     return float(low), float(high)
-
-
-def _finite_array(values: Sequence[float] | np.ndarray, name: str) -> np.ndarray:
-    array = np.asarray(values, dtype=np.float64)
-    if array.ndim != 1 or not len(array):
-        raise ValueError(f"{name}: expected at least one number, got shape {array.shape}.")
-    if not np.isfinite(array).all():
-        raise ValueError(f"{name}: value {int(np.argmin(np.isfinite(array)))} is not finite.")
-    return array

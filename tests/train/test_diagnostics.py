@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from small_policies import SMALL, said_in, word_policy
 
 from paw_gym.transition import write_jsonl
 from paw_train.evaluation import make_pool
-from paw_train.evaluation.noise import write_noise_gradient
+from paw_train.evaluation.world_model_program import write_noise_gradient
 from paw_train.losses import noise_gradients as d
 from paw_train.policies.local.checkpoint import save_checkpoint
 from paw_train.policies.local.policy import LocalPolicy
@@ -146,8 +147,9 @@ def test_what_is_missing_is_named(run: Run, tmp_path: Path) -> None:
     found = json.loads(write_noise_gradient(folder).read_text())
     assert found["note"] == "no noisy tokens defined" and "ce" not in found
     assert "No noisy tokens defined" in write_report(folder).read_text()
-    with pytest.raises(ValueError, match="warm"):
-        write_noise_gradient(folder, "paw_gym/WebShop-v0", "warm")
     (folder / "rollouts" / "000000.jsonl").unlink()
     with pytest.raises(ValueError, match="no recorded episodes"):
+        write_noise_gradient(folder, "paw_gym/WebShop-v0")
+    shutil.rmtree(folder / "checkpoints")
+    with pytest.raises(ValueError, match="has no checkpoint"):
         write_noise_gradient(folder, "paw_gym/WebShop-v0")
