@@ -228,7 +228,7 @@ COMMANDS = {
     "compare grid-arm.yaml": "Arm 'a': updates is 0 or more",
     "compare embedded_wm --seeds 0": "asks for no runs",
     "compare embedded_wm --import nowhere.json --show": "nowhere.json",
-    "conformance --engine locl": "expected one of local, openrlhf, trl, or module:Class",
+    "conformance --engine locl": "expected one of local, openrlhf, or module:Class",
     "conformance --engine json:JSONDecoder": "is not a trainer",
     "conformance --fault penalty": "penalty_lost",
     "table nowhere": "nowhere",
