@@ -1,4 +1,4 @@
-"""What commands share: arguments, an environment's name and settings, and how errors end."""
+"""Shared by commands: arguments, an environment's name and settings, and how errors end."""
 
 from __future__ import annotations
 
