@@ -7,27 +7,23 @@ import hashlib
 import io
 from collections.abc import Callable
 from functools import lru_cache
-from importlib import metadata, util
+from importlib import metadata
 from typing import Any
 
 from paw_gym.core import AgentDefaults, Outcome, Task, TaskSet
 from paw_gym.generated import generated_tasks, sample_of_split, shared_sets
 from paw_gym.internals.naming import require_choice
 from paw_gym.replayed import ReplayedEnv
+from paw_gym.retrieval.base import need
 
 GENERATOR = 1
 """raised when other levels come from the same arguments"""
-INSTALL = "pip install '.[babyai]' in your clone of PaW-Gym"
 ACTIONS = ("turn left", "turn right", "go forward", "pick up", "drop", "toggle")
 """in minigrid's order"""
 # levels that minigrid's bot cannot solve (as its documentation says), and variants for debugging
 _NO_EXPERT = ("Carrying", "KeyInBox", "Debug")
-
-
 _SEARCHES = 100
 """path searches after which the bot's plan counts as endless; it needs a few for an action"""
-
-
 _LONGEST = 2_000
 """actions that the bot may take for a mission"""
 _ATTEMPTS = 50
@@ -38,20 +34,12 @@ class _EndlessPlanError(Exception):
     """The bot adds subgoals without end, which it does in some states."""
 
 
-class MinigridMissingError(ImportError):
-    """The package minigrid is not installed."""
-
-
 @lru_cache(maxsize=1)
 def levels() -> dict[str, str]:
     """By name (``GoToLocal``), the id in Gymnasium of each level that has an expert."""
-    if util.find_spec("minigrid") is None:
-        raise MinigridMissingError(
-            f"paw_gym/BabyAI-v0 needs the package minigrid, which is not installed: {INSTALL}"
-        )
     import gymnasium as gym
-    import minigrid  # noqa: F401  (registers)
 
+    need("minigrid", "babyai", "paw_gym/BabyAI-v0")  # registers them
     ids = [i for i in gym.registry if i.startswith("BabyAI-")]
     names = {i.partition("-")[2].rpartition("-v")[0]: i for i in ids}
     return {name: i for name, i in names.items() if not any(sign in name for sign in _NO_EXPERT)}

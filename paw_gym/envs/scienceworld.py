@@ -20,6 +20,8 @@ from paw_gym.internals.naming import require_choice
 from paw_gym.internals.printable import encodable
 from paw_gym.replayed import ReplayedEnv
 
+FOLDS = {"train": "Train", "valid": "Dev", "test": "Test"}
+"""by split, the engine's name for it"""
 SIMPLIFICATIONS = (
     *("easy", "teleportAction", "openDoors", "openContainers"),
     *("noElectricalAction", "selfWateringFlowerPots"),
@@ -100,13 +102,10 @@ class Engine:
         found = {}
         for name in map(str, self.game.getTaskNames()):
             getattr(self.game, "taskStr_$eq")(name)
-            of = (
-                self.game.getVariationsTrain,
-                self.game.getVariationsDev,
-                self.game.getVariationsTest,
-            )
-            numbers = (json.loads(str(listed().toString())) for listed in of)
-            found[name] = dict(zip(("train", "valid", "test"), numbers, strict=True))
+            listed = {
+                split: getattr(self.game, f"getVariations{f}")() for split, f in FOLDS.items()
+            }
+            found[name] = {split: json.loads(str(of.toString())) for split, of in listed.items()}
         return found
 
 
@@ -134,7 +133,7 @@ def science_tasks(split: str, task: str | None, variations: int | None) -> TaskS
     """The variations of a split; ``data`` of a task is its number among the engine's own."""
     require_count("variations", variations)
     numbers = _variations(os.getpid())
-    require_choice("split", split, ("train", "valid", "test"))
+    require_choice("split", split, FOLDS)
     if task is not None:
         require_choice("task", task, numbers)
     names = list(numbers) if task is None else [task]

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import product
-from typing import Any
 
 from paw_gym.core import AgentDefaults, Outcome, Task, TaskSet, TextEnv, split_of_key
 from paw_gym.generated import (
@@ -304,12 +303,6 @@ class SokobanEnv(TextEnv):
             action_is_valid=valid,
             admissible_actions=[m for m in level.moves if level.after(self.state, m) is not None],
         )
-
-    def _get_state(self) -> Any:
-        return self.state
-
-    def _set_state(self, state: Any) -> None:
-        self.state = state
 
     def reference_solution(self) -> list[str]:
         """The shortest solution from here; empty if there no longer is one."""

@@ -26,7 +26,6 @@ from paw_gym.internals.files import new_folder, private_folder
 from paw_gym.internals.naming import require_choice
 from paw_gym.replayed import ReplayedEnv
 
-INSTALL = "pip install '.[textworld]' in your clone of PaW-Gym"
 DEFAULTS: Mapping[str, Mapping[str, int]] = {
     "coin_collector": {"level": 5},
     "treasure_hunter": {"level": 5},
@@ -37,15 +36,12 @@ DEFAULTS: Mapping[str, Mapping[str, int]] = {
 sizes of a game that is not one of them"""
 
 
-class TextWorldMissingError(ImportError):
-    """TextWorld is not installed."""
-
-
 def version() -> str:
     """The version of TextWorld, which is part of what games are made from."""
-    if util.find_spec("textworld") is None:
-        raise TextWorldMissingError(
-            f"paw_gym/TextWorld-v0 needs the package textworld, which is not installed: {INSTALL}"
+    if util.find_spec("textworld") is None:  # an import takes seconds
+        raise ImportError(
+            "paw_gym/TextWorld-v0 needs the package 'textworld', which is not installed: "
+            "pip install '.[textworld]' in your clone of PaW-Gym"
         )
     return metadata.version("textworld")
 

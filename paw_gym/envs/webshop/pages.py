@@ -49,11 +49,6 @@ class Page:
     def _listed(self) -> list[Part]:
         return list(self.parts())
 
-    @property
-    def has_search_bar(self) -> bool:
-        """True if there is a field to search from."""
-        return False
-
     def text(self) -> str:
         return SEPARATOR.join([text for part in self._listed if (text := part[0].strip())])
 
@@ -80,12 +75,7 @@ class Page:
 class SearchPage(Page):
     """The first page of a visit: a field to search from."""
 
-    @property
-    def has_search_bar(self) -> bool:
-        return True
-
     def parts(self) -> Iterator[Part]:
-        """Name of the shop, instruction, search button."""
         yield Part("WebShop")
         yield Part("Instruction:")
         yield Part(self.instruction)
@@ -176,11 +166,14 @@ class SubPage(Page):
         return ()
 
     def parts(self) -> Iterator[Part]:
-        """Head, then the texts."""
         yield from self._head()
         yield Part(PREVIOUS, "button")
         for text in self.texts:
             yield Part(text)
+
+
+_HTML_SAFE = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "'": "\\u0027"})
+"""characters that the original's templates escape in JSON"""
 
 
 @dataclass(frozen=True)
@@ -193,36 +186,15 @@ class DonePage(Page):
 
     def parts(self) -> Iterator[Part]:
         """The original's page, whose text mode shows the empty fields of its hidden form too."""
-        yield Part("Thank you for shopping with us!")
-        yield from map(Part, ("Your code:", "None", "(Paste it in your MTurk interface.)"))
-        yield from map(Part, ("Purchased", "asin", self.product.asin, "options"))
-        yield Part(_html_json(self.chosen))
-        for name in ("attrs", "category", "query", "product category"):
-            yield Part(name)
-            yield Part("None")
-        yield Part("Target")
-        # "instuction" is the original's spelling
-        for name in (
-            "asin",
-            "options",
-            "attrs",
-            "price upper",
-            "instuction text",
-            "category",
-            "product category",
-            "query",
-        ):
-            yield Part(name)
-        yield from map(Part, ("Goal", "None", "Reward", "Your score (min 0.0, max 1.0)"))
-        yield from map(Part, (str(self.score.reward), "Reward Details", "None"))
-
-
-_HTML_SAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "'": "\\u0027"}
-
-
-def _html_json(value: dict[str, str]) -> str:
-    """JSON as the original's templates write it: keys sorted, nothing that HTML would interpret."""
-    text = json.dumps(value, sort_keys=True)
-    for character, escape in _HTML_SAFE.items():
-        text = text.replace(character, escape)
-    return text
+        chosen = json.dumps(self.chosen, sort_keys=True).translate(_HTML_SAFE)
+        words = (
+            *("Thank you for shopping with us!", "Your code:", "None"),
+            *("(Paste it in your MTurk interface.)", "Purchased", "asin", self.product.asin),
+            *("options", chosen, "attrs", "None", "category", "None", "query", "None"),
+            *("product category", "None", "Target", "asin", "options", "attrs", "price upper"),
+            # "instuction" is the original's spelling
+            *("instuction text", "category", "product category", "query", "Goal", "None"),
+            *("Reward", "Your score (min 0.0, max 1.0)", str(self.score.reward)),
+            *("Reward Details", "None"),
+        )
+        yield from map(Part, words)

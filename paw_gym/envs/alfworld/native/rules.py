@@ -76,7 +76,8 @@ def recognise_grammar(grammar: str) -> tuple[Grammar, str]:
     task = task_text(grammar)
     if task is None:
         raise GameFileError('the grammar holds no text "Your task is to: ..."')
-    known = _GRAMMARS.get(_digest(_trimmed(_TASK.sub(r'\1"', grammar, count=1))))
+    lines = _TASK.sub(r'\1"', grammar, count=1).replace("\r\n", "\n").strip().split("\n")
+    known = _GRAMMARS.get(_digest("\n".join(line.rstrip() for line in lines)))
     if known is None:
         raise UnsupportedGameError("The game's grammar is none of the known ALFWorld grammars.")
     if _GRAMMAR_SYNTAX.search(task):
@@ -97,11 +98,6 @@ def help_text(grammar: str) -> str | None:
     """
     match = _HELP.search(grammar)
     return json.loads(f'"{match.group(1)}"').lstrip() if match else None
-
-
-def _trimmed(text: str) -> str:
-    lines = text.replace("\r\n", "\n").strip().split("\n")
-    return "\n".join(line.rstrip() for line in lines)
 
 
 def _digest(text: str) -> str:
