@@ -32,9 +32,6 @@ def load_recipe(recipe: str | Path, *overrides: str) -> Settings:
     Args:
         recipe: the name of one that comes with the project, or the path of a ``.yaml`` file.
         overrides: settings that differ, as ``"group.key=value"``.
-
-    Raises:
-        ValueError: an unknown recipe or setting (names the nearest), or a value out of range.
     """
     from paw_train.settings import load_settings
 
@@ -59,9 +56,6 @@ def train(settings: Settings, *, fresh: bool = False, quiet: bool = False) -> Pa
 
     Returns:
         The run's folder: checkpoints, metrics, evaluations, report.
-
-    Raises:
-        ValueError: the folder holds a run with other settings.
     """
     if settings.engine == "openrlhf":
         from paw_train.training.openrlhf.launch import train as start
@@ -91,9 +85,6 @@ def evaluate(
 
     Returns:
         The contents of ``result.json``.
-
-    Raises:
-        ValueError: something that the arguments name does not exist, or no task could be played.
     """
     import json
 
@@ -128,7 +119,6 @@ def compare(
         Each arm's mean with its interval, and its paired difference to the baseline.
 
     Raises:
-        ValueError: no such grid or arm, an arm that cannot start, or a run was begun with other settings.
         RuntimeError: a run failed; names its log.
     """
     from paw_train.reporting.compare.folder import ComparisonFolder, default_jobs

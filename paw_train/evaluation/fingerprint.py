@@ -43,10 +43,7 @@ def environment_record(
 ) -> dict[str, Any]:
     """The environment's entry in ``result.json``; a probe of a task may take so many seconds.
 
-    Returns:
-        ``id``, ``split`` (``None``: it has none), ``arguments`` (defaults included; no paths), ``tasks``
-        (fingerprint of the task set), ``behaviour`` (hash of its answers on a few tasks of the panel),
-        ``versions``.
+    It has no paths; ``behaviour`` is a hash of its answers on a few tasks of the panel.
     """
     made = make_env()
     try:
@@ -97,10 +94,7 @@ def _versions(env_id: str, arguments: Mapping[str, Any]) -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """The commit that this program runs from, with ``+`` after it if files have changed since.
-
-    ``None`` if it does not run from a checkout, or git is missing.
-    """
+    """The commit of the checkout that this program runs from, with ``+`` if files have changed since."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
@@ -121,13 +115,10 @@ def is_deterministic(env: TextEnv) -> bool:
 
 
 def behaviour_hash(env: TextEnv, task_ids: Sequence[str], seconds: float = 0) -> str | None:
-    """A hash of an environment's answers to fixed actions on a few tasks.
+    """A hash of a deterministic environment's answers to fixed actions on a few tasks.
 
     It differs between engines, search indexes or program versions that answer differently, whatever
     they are called. The kind of an error, or of a time-out after ``seconds``, is the last answer.
-
-    Returns:
-        ``None`` for an environment that is not deterministic, by its registration or as it was made.
     """
     if not is_deterministic(env):
         return None

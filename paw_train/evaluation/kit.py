@@ -26,18 +26,12 @@ LOADER = Path(__file__).with_name("panel_loader.py")
 def write_kit(
     name: str, out: Path, overrides: Sequence[str] = (), force: bool = False
 ) -> dict[str, Any]:
-    """Writes ``panel.json``, ``tasks.jsonl``, the loader, and games that are generated.
+    """Writes ``panel.json``, whose contents it returns, ``tasks.jsonl``, the loader, and generated games.
 
     Args:
         name: of the panel.
         overrides: settings as of ``paw eval``, such as ``env.kwargs.data_dir=DIR``; no path is written.
-
-    Returns:
-        The contents of ``panel.json``.
-
-    Raises:
-        FileExistsError: the folder exists; ``force`` replaces one that an earlier call made.
-        ValueError: there is no such panel, or its data is not here.
+        force: replace a folder that an earlier call made.
     """
     require_free(out, "panel.json", force)
     plan = make_job("random", overrides, panel=name).plan

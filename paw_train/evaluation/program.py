@@ -98,7 +98,6 @@ def evaluate_from_args(
     Raises:
         ValueError: something that the arguments name is not there (names the nearest), the folder
             holds another evaluation or another process works in it, or every episode failed.
-        OSError: the disk is full.
     """
     display = Display(quiet)
     job = make_job(model, overrides, out, agent, panel, seeds, display.say)

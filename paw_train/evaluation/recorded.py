@@ -37,10 +37,7 @@ def recorded_settings(
 
     Args:
         overrides: ``key=value`` of this command line, which replace what the file says.
-        uses: dotted names of the settings and groups that the command needs; others are left out.
-
-    Raises:
-        ValueError: one of them locates something; says what to give.
+        uses: dotted names of the settings and groups that the command needs.
     """
     data = dict(recorded)
     given = [override.partition("=")[0] for override in overrides]
@@ -63,14 +60,10 @@ def recorded_settings(
 
 
 def recorded_env(values: Any, where: str, overrides: Sequence[str] = ()) -> EnvSettings:
-    """The environment that a file describes.
+    """The environment that a file describes as ``env`` of a recipe.
 
     Args:
-        values: nested plain values, as ``env`` of a recipe.
         overrides: arguments that this command line gives: ``env.kwargs.KEY=VALUE``.
-
-    Raises:
-        ValueError: they are not valid, or one of them locates something; says what to give.
     """
     if not isinstance(values, Mapping):
         raise ValueError(f"{where} does not describe its environment.")

@@ -236,10 +236,6 @@ def ratio_interval(
     """95 % percentile bootstrap interval of ``sum(numerators) / sum(denominators)``, units resampled.
 
     For means over tokens: those of one episode are anything but independent, unlike episodes.
-
-    Args:
-        numerators: [N] sum of the values in each unit.
-        denominators: [N] how many there are in it, 0 or more, some above 0.
     """
     top, bottom = np.asarray(numerators, float), np.asarray(denominators, float)
     samples = _counts(np.random.default_rng(seed), len(top))  # samples of nothing are left out

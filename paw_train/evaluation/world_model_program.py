@@ -56,14 +56,9 @@ def evaluate_from_args(
     """Measures, prints the table, writes ``world_model.json``.
 
     Args:
-        model: a run's folder, or the folder or hub name of a Hugging Face model: one whose
-            probabilities can be read.
+        model: a run's folder, or the folder or hub name of a Hugging Face model.
         out: the file to write; ``None``: ``eval-wm-....json`` in the run, or in ``runs``.
-        encoder: as ``world_model_learning.encoder``, for the similarity of the model's predictions;
-            ``None``: not measured.
-
-    Raises:
-        ValueError: the model is behind an endpoint, or something that is named is not there.
+        encoder: as ``world_model_learning.encoder``, for the similarity of the model's predictions.
     """
     if source_of(model) is not None:
         raise ValueError(
