@@ -203,20 +203,17 @@ ROW_GROUP = 2048
 """transitions that are held in memory while a Parquet file is written or read"""
 
 
-def write_parquet(path: str | Path, episodes: Iterable[Episode], first: int = 0) -> int:
+def write_parquet(path: str | Path, episodes: Iterable[Episode]) -> int:
     """Writes one transition a row (an episode with none gets one row without a step); returns the rows.
 
     ``info`` is a JSON column; the episode's own fields are repeated in each of its rows. Episodes are
     written as they come. All or nothing: a failure leaves the old file.
-
-    Args:
-        first: number of the first episode (``episode_number``), for a data set of several files.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     schema, count = _schema(), 0
-    rows = (row for number, episode in enumerate(episodes, first) for row in _rows(number, episode))
+    rows = (row for number, episode in enumerate(episodes) for row in _rows(number, episode))
     with (
         new_file(Path(path)) as scratch,
         pq.ParquetWriter(scratch, schema, compression="zstd") as file,

@@ -1,4 +1,4 @@
-"""The layout of a data set on the Hugging Face hub: a card, and Parquet files in ``data/``.
+"""The layout of a data set on the Hugging Face hub: a card, and a Parquet file in ``data/``.
 
 ``datasets.load_dataset(FOLDER)`` reads it, and so do pandas, Polars and DuckDB; uploading the folder
 publishes it. The library itself is not needed to write it.
@@ -6,7 +6,7 @@ publishes it. The library itself is not needed to write it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from paw_gym.export.exporters import EXPORTERS, Exporter, Tally, with_clean_texts, yaml_text
@@ -14,9 +14,7 @@ from paw_gym.internals.files import new_folder, require_free
 from paw_gym.internals.printable import counted
 from paw_gym.transition import Episode, write_parquet
 
-SHARD = 50_000
-"""transitions of one file, about; an episode lies in one file"""
-
+_FILE = "data/train-00000.parquet"
 _COLUMNS = {
     "prompt": "h_t: what the agent saw (in conversation mode the newest message)",
     "observation": "o_t as the environment printed it",
@@ -41,7 +39,7 @@ def write_hub_dataset(
     force: bool = False,
     progress: Callable[[Tally], None] | None = None,
 ) -> Tally:
-    """Writes one transition per row to ``out/data/*.parquet``, and a card.
+    """Writes one transition per row to a file in ``out/data``, and a card.
 
     Args:
         out: the folder; it appears whole or not at all.
@@ -52,35 +50,14 @@ def write_hub_dataset(
     """
     tally = Tally()
     counted = tally.count(with_clean_texts(episodes), progress)
-    require_free(out, "data/train-00000.parquet", force)
+    require_free(out, _FILE, force)
     with new_folder(out) as folder:
         (folder / "data").mkdir()
-        first = 0
-        for number, some in enumerate(_shards(counted)):
-            write_parquet(folder / "data" / f"train-{number:05d}.parquet", some, first)
-            first = tally.episodes
+        write_parquet(folder / _FILE, counted)
         if tally.episodes == 0:
             raise ValueError("There is no episode to write.")
         (folder / "README.md").write_text(_card(out.name, tally), encoding="utf-8")
     return tally
-
-
-def _shards(episodes: Iterable[Episode]) -> Iterator[Iterator[Episode]]:
-    """Runs of episodes, one for each file; each is to be used up before the next."""
-    rest = iter(episodes)
-    for first in rest:
-        yield _run(first, rest)
-
-
-def _run(first: Episode, rest: Iterator[Episode]) -> Iterator[Episode]:
-    count = len(first.transitions)
-    yield first
-    while count < SHARD:
-        episode = next(rest, None)
-        if episode is None:
-            return
-        count += len(episode.transitions)
-        yield episode
 
 
 def _card(name: str, tally: Tally) -> str:

@@ -17,11 +17,11 @@ from programs import said
 from typer.testing import Result
 
 from paw_gym import Episode
-from paw_gym.export import hub, read_episodes
+from paw_gym.export import read_episodes
 from paw_gym.export.exporters import with_clean_texts
 from paw_gym.export.hub import write_hub_dataset
 from paw_gym.export.sft import write_sft
-from paw_gym.transition import read_jsonl, read_parquet
+from paw_gym.transition import read_jsonl
 
 pytest.importorskip("pyarrow", reason='pip install ".[export]"')
 Paw = Callable[..., Result]
@@ -61,16 +61,6 @@ class TestHub:
         assert paw("export", "run", "all.parquet", "--to", "parquet").exit_code == 0
         told = {"data_files": "all.parquet", "split": "train", "cache_dir": "cache"}
         assert len(load_dataset("parquet", **told)) == sum(len(e.transitions) for e in played)
-
-    def test_shards_are_cut_between_episodes(
-        self, played: list[Episode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(hub, "SHARD", 8)
-        write_hub_dataset(tmp_path / "d", played)
-        files = sorted((tmp_path / "d" / "data").iterdir())
-        assert len(files) > 1
-        assert [e for f in files for e in read_parquet(f)] == played
-        assert list(read_episodes(tmp_path / "d")) == played
 
     @pytest.mark.parametrize("name", ["a: b", "@run", "[x", "null", "\U0001f600"])
     @pytest.mark.parametrize("write", [write_hub_dataset, write_sft])
