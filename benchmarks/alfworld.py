@@ -19,8 +19,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from alfworld_data import game_files
@@ -93,26 +93,26 @@ print(json.dumps([time.perf_counter() - start, env.num_games]))
 """
 
 
-@dataclass
 class Clock:
-    """CPU seconds of this process, and counts, for one engine.
+    """CPU seconds of this process, and counts, by name, for one engine.
 
     CPU time, since it stays the same when other programs use the machine; on an idle machine it equals
     the time on the clock.
     """
 
-    seconds: dict[str, float] = field(default_factory=dict)
-    counts: dict[str, int] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.seconds: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
 
     def add(self, name: str, start: float, count: int = 1) -> None:
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.process_time() - start
-        self.counts[name] = self.counts.get(name, 0) + count
+        self.seconds[name] += time.process_time() - start
+        self.counts[name] += count
 
     def rate(self, name: str) -> float:
         return self.counts[name] / self.seconds[name]
 
     def milliseconds(self, name: str) -> float:
-        return 1000 * self.seconds[name] / self.counts[name]
+        return 1000 / self.rate(name)
 
 
 def play(engine: Engine, walker: Callable[[list[str]], str | None]) -> list[str]:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.metadata
 import importlib.util
 import json
 import math
@@ -36,7 +35,6 @@ ROOT = Path(__file__).resolve().parents[1]
 NEEDED = ("annotated_types", "gymnasium", "numpy", "pydantic", "rich", "safetensors", "tokenizers",
           "torch", "transformers", "yaml")  # fmt: skip
 """modules that every part imports"""
-VERSIONS = ("torch", "transformers", "numpy")
 FINISHED = ("passed", "failed")
 
 
@@ -215,21 +213,14 @@ def machine(device: str) -> dict[str, Any]:
     import torch
 
     found: dict[str, Any] = {"python": platform.python_version(), "cpus": os.cpu_count()}
-    for name in VERSIONS:
-        if importlib.util.find_spec(name) is not None:
-            found[name] = _version(name)
+    for name in ("torch", "transformers", "numpy"):
+        found[name] = importlib.import_module(name).__version__
     if device.startswith("cuda"):
         properties = torch.cuda.get_device_properties(device)
         found["gpu"] = properties.name
         found["gpu_gib"] = properties.total_memory / 2**30
         found["cuda"] = torch.version.cuda
     return found
-
-
-def _version(name: str) -> str:
-    """The version of an installed module; a build for CPUs may be a distribution with another name."""
-    names = importlib.metadata.packages_distributions().get(name, [name])
-    return importlib.metadata.version(names[0])
 
 
 def write_evidence(request: Request) -> None:

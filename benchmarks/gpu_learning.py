@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import math
 import os
 import shutil
@@ -26,6 +25,7 @@ from typing import Any
 
 from gpu_model import Check, Findings, Task
 
+from paw_train.reporting.run.data import read_object, read_records
 from paw_train.training.local import train_from_recipe
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -124,23 +124,19 @@ def _started(task: Task, name: str, seconds: float) -> subprocess.Popen[bytes]:
 
 
 def _read(folder: Path) -> dict[str, Any]:
-    def lines(name: str) -> list[dict[str, Any]]:
-        path = folder / name
-        return [json.loads(line) for line in path.open(encoding="utf-8")] if path.exists() else []
+    def rows(name: str) -> list[dict[str, Any]]:
+        return list(read_records(folder / name, "update").by_key.values())
 
     def measured(when: str) -> dict[str, Any] | None:
         path = folder / f"eval_{when}.json"
-        if not path.exists():
-            return None
-        result = json.loads(path.read_text(encoding="utf-8"))
-        return {key: result[key] for key in ("success_rate", "ci95", "n")}
+        result = read_object(path) if path.exists() else None
+        return result and {key: result[key] for key in ("success_rate", "ci95", "n")}
 
-    updates = [{key: row[key] for key in FIELDS if key in row} for row in lines("metrics.jsonl")]
     return {
         "before": measured("before"),
         "after": measured("after"),
-        "validation": lines("validation.jsonl"),
-        "updates": updates,
+        "validation": rows("validation.jsonl"),
+        "updates": [{k: row[k] for k in FIELDS if k in row} for row in rows("metrics.jsonl")],
     }
 
 
