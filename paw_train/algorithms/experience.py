@@ -93,7 +93,8 @@ def prepare(
         owner = pool.turn
     advantages = advantages * _scale(pool, algorithm.weighting)[owner]
     entropy = _action_entropy(pool, world_model, signals)
-    groups = _wm_groups(pool, estimator)
+    # with a critic episodes are independent: each is a group of its own
+    groups = torch.arange(len(pool.episodes)) if estimator.needs_critic else pool.group
     plan, metrics = _plan(pool, world_model, max_return, entropy, groups)
     if isinstance(max_return, Mapping):
         metrics |= _by_environment(pool, plan, entropy, groups)
@@ -155,11 +156,6 @@ def _with_weights(
         following = rows[number + 1 : number + 1 + len(weights)]
         found[number] = look_ahead(found[number], following, ask, weights)
     return found
-
-
-def sampled_entropy(pool: Pool) -> Tensor:
-    """[N] action entropies, from the log-probabilities that the rows hold: `-(1 / |a|) sum q log q`."""
-    return pool.action_means(torch.special.entr(pool.logprob.exp()))
 
 
 def _needed(signal: Tensor | None, name: str) -> Tensor:
@@ -262,16 +258,10 @@ def _penalty_share(pool: Pool, advantages: Tensor) -> float:
 
 
 def _action_entropy(pool: Pool, world_model: WorldModelSettings, signals: Signals) -> Tensor:
-    """[N] the entropy that transitions are selected by."""
+    """[N] the entropy that transitions are selected by; over sampled tokens `-(1 / |a|) sum q log q`."""
     if world_model.enabled and world_model.entropy == "full":
         return _needed(signals.entropy, "entropy")
-    return sampled_entropy(pool)
-
-
-def _wm_groups(pool: Pool, estimator: AdvantageEstimator) -> Tensor:
-    """[E] the group whose mean return decides each episode's lambda."""
-    # with a critic episodes are independent: each is a group of its own
-    return torch.arange(len(pool.episodes)) if estimator.needs_critic else pool.group
+    return pool.action_means(torch.special.entr(pool.logprob.exp()))
 
 
 def _plan(

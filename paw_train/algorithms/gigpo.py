@@ -170,11 +170,12 @@ def cluster_anchors(
     for text in anchors:
         if text in known:
             continue
-        match = None
-        if similarity is not None:
-            match = _first_similar(text, representatives, similarity, autojunk)
-        if match is None:
-            match = len(representatives)
+        match = len(representatives)
+        for number, other in enumerate(representatives if similarity else ()):
+            if is_similar(text, other, similarity or 1.0, autojunk):
+                match = number
+                break
+        else:
             representatives.append(text)
         known[text] = match
     return [known[text] for text in anchors]
@@ -195,15 +196,6 @@ def is_similar(text: str, other: str, threshold: float, autojunk: bool = False) 
     if 2 * LCSseq.similarity(text, other) < threshold * total:
         return False
     return SequenceMatcher(None, text, other, autojunk=autojunk).ratio() >= threshold
-
-
-def _first_similar(
-    text: str, representatives: list[str], threshold: float, autojunk: bool
-) -> int | None:
-    for number, representative in enumerate(representatives):
-        if is_similar(text, representative, threshold, autojunk):
-            return number
-    return None
 
 
 @ADVANTAGES.register("gigpo")

@@ -17,19 +17,6 @@ EPS = 1e-6
 """added to the standard deviation, never under the root (the GRPO implementation of verl)"""
 
 
-def standardize(values: FloatArray) -> Tensor:
-    """`(x - mean) / (std + EPS)` over all values, with the sample standard deviation (n - 1).
-
-    Args:
-        values: [S].
-
-    Returns:
-        [S]; 0 for a single value, and if all are equal.
-    """
-    found = as_values(values, "values")
-    return in_form_of(standardized(found, [0] * len(found), divide=True), values)
-
-
 def step_scores(rewards: FloatArray, penalties: FloatArray, episodes: IdArray) -> Tensor:
     """[S] what each step is judged by when a penalty is charged to its own step.
 
@@ -107,6 +94,7 @@ def centred(values: Tensor, index: Tensor, weights: Tensor | None = None) -> tup
 def standardized(
     values: Tensor, groups: list[int], divide: bool, weights: Tensor | None = None
 ) -> Tensor:
+    """[N] `(x - mean) / (std + EPS)` in the group of each value; without the division if not `divide`."""
     index = torch.tensor(groups, dtype=torch.long)
     differences, counts = centred(values, index, weights)
     if not divide:

@@ -92,7 +92,14 @@ class Pool:
         Raises:
             ValueError: a transition lacks its observation.
         """
-        return [_anchor(t) for t in self.transitions]
+        for t in self.transitions:
+            if t.observation is None:
+                raise ValueError(
+                    f"GiGPO groups steps by their observation, and step {t.step} of episode "
+                    f"{t.episode_id!r} was recorded without one (Transition.observation is None). Run the "
+                    "episodes through AgentInterface, which records it, or train with another algorithm."
+                )
+        return [t.observation or "" for t in self.transitions]
 
     @property
     def penalties(self) -> Tensor:
@@ -173,13 +180,3 @@ def differing(values: Iterable[tuple[int, float]]) -> set[int]:
     for group, value in values:
         found.setdefault(group, set()).add(value)
     return {group for group, own in found.items() if len(own) > 1}
-
-
-def _anchor(t: Transition) -> str:
-    if t.observation is None:
-        raise ValueError(
-            f"GiGPO groups steps by their observation, and step {t.step} of episode {t.episode_id!r} "
-            "was recorded without one (Transition.observation is None). Run the episodes through "
-            "AgentInterface, which records it, or train with another algorithm."
-        )
-    return t.observation

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from paw_train.algorithms.estimator import ADVANTAGES, UpdateView, estimator
-from paw_train.algorithms.group_statistics import as_values, in_form_of, require_share, standardize
+from paw_train.algorithms.group_statistics import as_values, in_form_of, require_share, standardized
 from paw_train.losses.tensor_inputs import FloatArray
 
 
@@ -50,21 +50,15 @@ def gae(
     require_share(lam, "lam")
     if len(end) and not end[-1]:
         raise ValueError("`dones` must be 1 on the last row: give whole episodes, laid end to end.")
-    advantages = _gae_backwards(reward, value, end, after, gamma, lam)
-    return in_form_of(advantages, rewards), in_form_of(advantages + value, rewards)
-
-
-def _gae_backwards(
-    reward: Tensor, value: Tensor, end: Tensor, after: Tensor, gamma: float, lam: float
-) -> Tensor:
-    advantages, values, ends, bootstrap = (x.tolist() for x in (reward, value, end, after))
-    for row in reversed(range(len(values))):
-        following, later = bootstrap[row], 0.0
+    found, known, ends, beyond = (x.tolist() for x in (reward, value, end, after))
+    for row in reversed(range(len(known))):
+        following, later = beyond[row], 0.0
         if not ends[row]:
-            following, later = values[row + 1], advantages[row + 1]
-        delta = advantages[row] + gamma * following - values[row]
-        advantages[row] = delta + gamma * lam * later
-    return torch.tensor(advantages, dtype=reward.dtype)
+            following, later = known[row + 1], found[row + 1]
+        delta = found[row] + gamma * following - known[row]
+        found[row] = delta + gamma * lam * later
+    advantages = torch.tensor(found, dtype=reward.dtype)
+    return in_form_of(advantages, rewards), in_form_of(advantages + value, rewards)
 
 
 @ADVANTAGES.register("ppo")
@@ -78,4 +72,6 @@ def _ppo(update: UpdateView) -> tuple[Tensor, Tensor]:
     advantages, targets = gae(
         critic.rewards, critic.values, critic.last.double(), update.gamma, update.settings.lam
     )
-    return (standardize(advantages) if update.settings.normalize else advantages), targets
+    if update.settings.normalize:
+        advantages = standardized(advantages, [0] * len(advantages), divide=True)
+    return advantages, targets

@@ -25,9 +25,8 @@ from paw_train.losses.world_model import token_losses
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.rollouts.observation_filter import leave_out
 from paw_train.rollouts.policy import response_seed
-from paw_train.rollouts.roles import token_roles
 from paw_train.rollouts.rollout import Trajectory, rollout
-from paw_train.rollouts.tokens import ACTION, OBSERVATION
+from paw_train.rollouts.tokens import ACTION, OBSERVATION, token_roles
 from paw_train.settings.rollout import RolloutSettings
 from paw_train.settings.world_model import WorldModelSettings
 
@@ -73,7 +72,7 @@ class TextRollouts:
 
         Returns:
             ``prompt_ids``, ``completion_ids``, ``logprobs`` (nats, 0 outside actions), ``env_mask`` (1 on
-            actions), ``token_roles`` (``paw_train.rollouts.roles``), and for each episode ``reward``,
+            actions), ``token_roles`` (``paw_train.rollouts.tokens``), and for each episode ``reward``,
             ``success`` and ``turns`` (see ``Turns``).
 
         Raises:

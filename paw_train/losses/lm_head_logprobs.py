@@ -136,8 +136,10 @@ class _LinearScores(torch.autograd.Function):
             share = share.to(weight.dtype)
             if to_hidden is not None:
                 torch.mm(share, weight, out=to_hidden[part])
-            if to_weight is not None:
-                _add_product(to_weight, share, hidden[part])
+            if to_weight is not None and to_weight.dtype == share.dtype:
+                to_weight.addmm_(share.T, hidden[part])
+            elif to_weight is not None:
+                to_weight += share.T @ hidden[part]
             del scores, share, entropy_grad  # or the next chunk would be computed beside this one
         if to_hidden is not None:
             whole = to_hidden.new_zeros(count, to_hidden.shape[1])
@@ -163,13 +165,6 @@ def _live(grad: Tensor, grad_entropy: Tensor) -> tuple[Tensor, int]:
     some = grad != 0
     some[: len(grad_entropy)] |= grad_entropy != 0
     return some.nonzero().squeeze(1), int(some[: len(grad_entropy)].sum())
-
-
-def _add_product(total: Tensor, share: Tensor, hidden: Tensor) -> None:
-    if total.dtype == share.dtype:
-        total.addmm_(share.T, hidden)
-    else:
-        total += share.T @ hidden
 
 
 def _chunk_size(vocabulary: int, device: torch.device) -> int:
@@ -233,12 +228,19 @@ class ForwardScorer:
 
     Args:
         model: a Hugging Face causal language model, with or without an adapter of peft.
+
+    Raises:
+        ValueError: the model has more than a linear layer behind its decoder.
     """
 
     def __init__(self, model: Any) -> None:
-        self.model = model
         self.lm_head: Any = model.get_output_embeddings()
-        self._checked = False
+        reason = _more_than_linear(model, self.lm_head, through_hooks=True)
+        if reason is not None:
+            raise ValueError(
+                f"This model's tokens can be scored by its whole logits only, which take gigabytes on each "
+                f"GPU: {reason}. Train it with engine=local, which does that for small models."
+            )
 
     def __call__(
         self,
@@ -256,11 +258,7 @@ class ForwardScorer:
             targets: [P] ids of the tokens.
             temperature: [P].
             entropies: E, the number of leading positions whose entropy is wanted.
-
-        Raises:
-            ValueError: the model has more than a linear layer behind its decoder.
         """
-        self._require_linear()
 
         def score(hidden: Tensor) -> Tensor:
             selected = hidden.flatten(0, -2).index_select(0, positions)
@@ -270,17 +268,6 @@ class ForwardScorer:
         with _replaced_forward(self.lm_head, score):
             found = forward()
         return TokenScores(*found.split([len(targets), entropies]))
-
-    def _require_linear(self) -> None:
-        if self._checked:
-            return
-        reason = _more_than_linear(self.model, self.lm_head, through_hooks=True)
-        if reason is not None:
-            raise ValueError(
-                f"This model's tokens can be scored by its whole logits only, which take gigabytes on each "
-                f"GPU: {reason}. Train it with engine=local, which does that for small models."
-            )
-        self._checked = True
 
 
 @contextmanager

@@ -61,8 +61,10 @@ def as_codes(ids: IdArray, name: str, length: int) -> list[int]:
     items: list[Hashable] = ids.tolist() if hasattr(ids, "tolist") else list(ids)
     if len(items) != length:
         raise ValueError(f"`{name}` must have {length} entries, one per row; got {len(items)}.")
+    # zero-dimensional tensors and numpy scalars hash by identity or type; their Python value does not
+    plain = [item.item() if hasattr(item, "item") else item for item in items]
     codes: dict[Hashable, int] = {}
-    return [codes.setdefault(_plain(item), len(codes)) for item in items]
+    return [codes.setdefault(item, len(codes)) for item in plain]
 
 
 def require_finite(values: Tensor, name: str) -> None:
@@ -74,10 +76,3 @@ def require_finite(values: Tensor, name: str) -> None:
             f"`{name}` must be finite, but entry {list(index)} is {values[index].item()}. "
             "Find where that number was made; training on it would spoil the whole update."
         )
-
-
-def _plain(item: Any) -> Hashable:
-    """Zero-dimensional tensors and numpy scalars hash by identity or type; their Python value does
-    not."""
-    plain: Hashable = item.item() if hasattr(item, "item") else item
-    return plain

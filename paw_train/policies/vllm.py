@@ -19,9 +19,8 @@ from torch import Tensor
 from paw_train.policies.local.loading import model_folder
 from paw_train.policies.local.lora import has_adapter
 from paw_train.policies.local.policy import LocalPolicy
-from paw_train.rollouts.chat import ChatFormat
+from paw_train.rollouts.chat import ChatFormat, StopStrings
 from paw_train.rollouts.policy import Request, Response, Sampling
-from paw_train.rollouts.stop_strings import StopStrings
 from paw_train.settings.rollout import VLLMSettings
 
 _SLACK = 0.95

@@ -1,13 +1,16 @@
 """Transitions written as token rows, and rows truncated or extended for an update.
 
 ``append_transition`` is the one place that lays a transition out, for rollouts, expert episodes and
-recorded episodes alike. ``trimmed`` and ``look_ahead`` are for the world-model term alone.
+recorded episodes alike. ``trimmed``, ``look_ahead`` and ``with_placebo`` are for the
+world-model term alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from paw_gym.internals.tool_calls import in_tags
 from paw_gym.prompts import PromptTemplate
@@ -86,38 +89,32 @@ def _before(
     """The text before the observation in the message that followed a transition."""
     if episode.context_mode == "window":
         return ""
+
+    def usual(number: int) -> tuple[str, str]:
+        """The message that follows a transition: up to the observation, and from there on."""
+        shown = show(episode.transitions[number].next_observation)
+        turn = (episode.instruction, shown, None, number + 1)  # records lack the admissible actions
+        message, start = template.render_turn(*turn), template.turn_span(*turn)[0]
+        return message[:start], message[start:]
+
+    def prompted(number: int) -> str:
+        """The text before an observation in its prompt, from the usual template or another."""
+        prompt = episode.transitions[number + 1].prompt
+        before, rest = usual(number)
+        if prompt.endswith(rest):  # if actions, which records lack, are listed before it, not after
+            return prompt.removesuffix(rest)
+        shown = show(episode.transitions[number].next_observation)
+        as_usual = prompt.startswith(before + shown) or shown not in prompt
+        return before if as_usual else prompt[: prompt.index(shown)]
+
     if step + 1 < len(episode.transitions):
-        return _as_prompted(episode, step, show, template)
+        return prompted(step)
     # the message after the last transition was never shown: the one before it tells the template
-    usual = _as_usual(episode, step, show, template)[0]
     ahead = template.turn.partition("{observation}")[0]
     if not step or "{admissible_actions}" in ahead or "{actions}" in ahead:
-        return usual
-    told = _as_prompted(episode, step - 1, show, template)
-    return usual if told == _as_usual(episode, step - 1, show, template)[0] else told
-
-
-def _as_prompted(
-    episode: Episode, step: int, show: Callable[[str], str], template: PromptTemplate
-) -> str:
-    """The text before an observation in the prompt that followed it, from the usual template or another."""
-    prompt = episode.transitions[step + 1].prompt
-    before, rest = _as_usual(episode, step, show, template)
-    if prompt.endswith(rest):  # if actions, which records lack, are listed before it, not after
-        return prompt.removesuffix(rest)
-    shown = show(episode.transitions[step].next_observation)
-    usual = prompt.startswith(before + shown) or shown not in prompt
-    return before if usual else prompt[: prompt.index(shown)]
-
-
-def _as_usual(
-    episode: Episode, step: int, show: Callable[[str], str], template: PromptTemplate
-) -> tuple[str, str]:
-    """The message that follows a transition: up to the observation, and from there on."""
-    shown = show(episode.transitions[step].next_observation)
-    turn = (episode.instruction, shown, None, step + 1)  # records lack the admissible actions
-    message, start = template.render_turn(*turn), template.turn_span(*turn)[0]
-    return message[:start], message[start:]
+        return usual(step)[0]
+    told = prompted(step - 1)
+    return usual(step)[0] if told == usual(step - 1)[0] else told
 
 
 def look_ahead(
@@ -163,6 +160,44 @@ def trimmed(row: TokenRow, keep_observations: bool = False) -> TokenRow:
                 role[place] = CONTEXT
     used = (t for t in reversed(range(len(role))) if role[t] != CONTEXT or weights[t])
     return replace(row, role=role).cut(next(used, len(role) - 1) + 1)
+
+
+def with_placebo(rows: Sequence[TokenRow], seed: int) -> list[TokenRow]:
+    """Rows with ``placebo_ids``: each observation is another transition's with as many supervised tokens.
+
+    They say nothing about the actions before them: a gain that remains comes from regularisation or from more
+    tokens, not from what observations say. Rows with equally many such tokens take their observations from
+    one another in a random circle, so none keeps its own. A row without a partner keeps its own, and loses
+    its weight.
+
+    Args:
+        rows: of ``prepare``, one transition each.
+        seed: of the circle.
+
+    Raises:
+        ValueError: actions follow an observation in a row: replacing it would change what they answer.
+    """
+    alike: dict[int, list[int]] = {}
+    places = [[t for t, weight in enumerate(row.wm_weight or ()) if weight] for row in rows]
+    for number, own in enumerate(places):
+        if own and ACTION in rows[number].role[own[0] :]:
+            raise ValueError(
+                "world_model.placebo needs rows of one transition each, whose observation comes last: use "
+                "env.mode=window."
+            )
+        alike.setdefault(len(own), []).append(number)
+    rng = np.random.default_rng(seed)
+    found = [replace(row, placebo_ids=row.ids) for row in rows]
+    for count, numbers in alike.items():
+        circle = rng.permutation(numbers).tolist()
+        for taker, giver in zip(circle, [*circle[1:], circle[0]], strict=True):
+            ids = list(rows[taker].ids)
+            for there, here in zip(places[taker], places[giver], strict=True):
+                ids[there] = rows[giver].ids[here]
+            found[taker] = replace(found[taker], placebo_ids=ids)
+            if count and len(circle) == 1:
+                found[taker] = replace(found[taker], wm_weight=[0.0] * len(ids))
+    return found
 
 
 def transition_keys(rows: Sequence[TokenRow]) -> list[int]:

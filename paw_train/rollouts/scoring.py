@@ -21,21 +21,10 @@ class Reader(Protocol):
     """A reader of batches of rows: a policy, or a critic."""
 
     @property
-    def device(self) -> torch.device:
-        """The device of its weights."""
+    def device(self) -> torch.device: ...
 
     @property
-    def pad_id(self) -> int:
-        """Id that fills up a batch."""
-
-
-class Scorer(Reader, Protocol):
-    """A policy that gives log-probabilities."""
-
-    model: Any
-
-    def logprobs(self, batch: Batch, temperature: float = 1.0) -> Tensor:
-        """[B, T], as from ``batch_logprobs``."""
+    def pad_id(self) -> int: ...
 
 
 def collate(rows: Sequence[TokenRow], pad_id: int) -> Batch:
@@ -115,12 +104,12 @@ def read_rows(
 
 
 def row_logprobs(
-    policy: Scorer, rows: Sequence[TokenRow], token_budget: int, temperature: float = 1.0
+    policy: Any, rows: Sequence[TokenRow], token_budget: int, temperature: float = 1.0
 ) -> list[Tensor]:
     """Log-probabilities of the tokens of each action and of each next observation.
 
     Args:
-        policy: scores; dropout is off.
+        policy: a ``LocalPolicy``; dropout is off.
         rows: of any lengths.
         token_budget: padded tokens of one forward pass.
         temperature: at which actions are scored; observations are scored at 1.

@@ -17,8 +17,8 @@ from paw_gym.internals.files import json_text, new_file
 from paw_gym.transition import Episode
 from paw_gym.wrappers import AgentInterface, make_agent_env
 from paw_train.rollouts.chat import ChatFormat
-from paw_train.rollouts.roles import role_masks, token_roles
 from paw_train.rollouts.rows import recorded_row
+from paw_train.rollouts.tokens import role_masks, token_roles
 from paw_train.settings.env import recorded_id
 
 

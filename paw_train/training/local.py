@@ -32,7 +32,6 @@ from paw_gym.transition import write_jsonl
 from paw_train.algorithms.critic import Critic
 from paw_train.algorithms.estimator import advantage_estimator
 from paw_train.algorithms.experience import prepare
-from paw_train.algorithms.placebo import with_placebo
 from paw_train.algorithms.pool import collect
 from paw_train.algorithms.update import Updater, update_seed
 from paw_train.evaluation import evaluate_members, evaluate_to_folder
@@ -49,6 +48,7 @@ from paw_train.reporting.terminal import RunDisplay
 from paw_train.reporting.tracking import Tracking
 from paw_train.rollouts.observation_filter import leave_out
 from paw_train.rollouts.rollout import sampled_tokens
+from paw_train.rollouts.rows import with_placebo
 from paw_train.rollouts.tokens import TokenRow
 from paw_train.settings import (
     MAY_CHANGE,

@@ -4,14 +4,15 @@ Everything that is finished is in a file, written whole: ``world_model/transitio
 policy's transitions), ``world_model/held_out.jsonl``, ``world_model/chosen.json`` (which transitions are
 learned from), ``checkpoints/world_model-latest`` (in between) and ``checkpoints/world_model`` (the start of
 policy RL). Called again after a kill, a stage continues from there. Early experience has a first stage of its
-own (``EarlyExperience``), and imitation as a third one, which the trainer hands in.
+own (``world_model/early_experience.jsonl``), and imitation as a third one, which the trainer hands in.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import torch
 
 from paw_gym.internals.files import append_jsonl, write_json, write_text
 from paw_gym.transition import Episode, read_jsonl, write_jsonl
+from paw_gym.wrappers import AgentInterface
 from paw_train.environments import agent_env_maker, has_solver, make_pool, training_env
 from paw_train.evaluation import world_model
 from paw_train.evaluation.terminal import Display
@@ -29,25 +31,31 @@ from paw_train.policies.checkpoints import cut_logs, find_checkpoint
 from paw_train.policies.local.checkpoint import load_checkpoint, save_checkpoint
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.rollouts.rollout import demonstrations, rollout
+from paw_train.rollouts.rows import recorded_row
 from paw_train.rollouts.tokens import TokenRow
 from paw_train.settings import Settings
 from paw_train.settings.run import shared_transitions
-from paw_train.world_model_learning.early_experience import EarlyExperience
-from paw_train.world_model_learning.examples import Example, examples_of, unique
-from paw_train.world_model_learning.learner import Learner
+from paw_train.world_model_learning.early_experience import (
+    ExpertExperience,
+    early_experience,
+    read_experience,
+    write_experience,
+)
+from paw_train.world_model_learning.learners import Learner, RWMLLearner, SFTLearner
 from paw_train.world_model_learning.predicting import (
+    Example,
     Similarity,
     balanced,
+    examples_of,
     kept,
     predict,
     solved_shares,
+    unique,
 )
-from paw_train.world_model_learning.rwml import RWMLLearner
-from paw_train.world_model_learning.sft import SFTLearner
 
 METRICS_FILE = "world_model.jsonl"
 """in a run's folder: one line per update of the second stage"""
-_COLLECT, _FILTER, _HELD_OUT, _BALANCE = 10, 11, 12, 13
+_COLLECT, _FILTER, _HELD_OUT, _BALANCE, _TASKS, _PROPOSALS = range(10, 16)
 """parts of the seeds of these, so that they differ"""
 
 
@@ -101,10 +109,9 @@ class WorldModelStages:
 
     def _from_experience(self) -> bool:
         """Early experience: the expert's states, then imitation."""
-        early = EarlyExperience(self.settings, self.folder, self.policy, self.display)
-        experience = early.collected()
+        experience = self._experience()
         episodes = [e for one in experience for e in (one.episode, *one.branches())]
-        return self._learned_from(episodes) and self.imitate(early.rows(experience))
+        return self._learned_from(episodes) and self.imitate(self._imitated(experience))
 
     def _learned_from(self, episodes: Sequence[Episode]) -> bool:
         learner = self._learner(self._choose(episodes))
@@ -178,7 +185,8 @@ class WorldModelStages:
         if path.exists():
             return list(read_jsonl(path))
         self.place.mkdir(parents=True, exist_ok=True)
-        if _copied(shared, path):
+        if shared is not None and shared.exists():
+            write_text(path, shared.read_text(encoding="utf-8"))
             return list(read_jsonl(path))
         numbers = np.random.SeedSequence([self.settings.seed, purpose]).generate_state(2)
         env = training_env(self.settings.only_env)
@@ -211,19 +219,68 @@ class WorldModelStages:
         folder = shared_transitions(self.settings)
         return None if folder is None else folder / name
 
+    def _experience(self) -> list[ExpertExperience]:
+        """The expert's episodes and what else could have been done, from the file if it exists already."""
+        path = self.place / "early_experience.jsonl"
+        if path.exists():
+            return read_experience(path)
+        # as in the warm start: training's limit of steps does not apply to the expert
+        env, count, seed = self.settings.only_env, self.own.episodes, self.settings.seed
+        pool_seed = int(np.random.SeedSequence([seed, _TASKS]).generate_state(1)[0])
+        pool = make_pool(env, env.train_split, 1, 1, pool_seed)
+        tasks, rng = pool.tasks.ids, np.random.default_rng([seed, _TASKS])
+        ids = [tasks[int(i)] for i in rng.choice(len(tasks), count, count > len(tasks))]
+        with self._env() as other, self.display.task("early experience", count) as advance:
+            rng = np.random.default_rng([seed, _PROPOSALS])
+            found = early_experience(pool, other, ids, self.own.early.alternatives, rng, advance)
+        pool.close()
+        tried = sum(len(row) for one in found for row in one.alternatives)
+        if not tried:
+            raise ValueError(
+                f"Early experience found nothing: of {count} tasks the expert solved {len(found)}, and in "
+                "none of their states was another action tried."
+            )
+        self.place.mkdir(parents=True, exist_ok=True)
+        write_experience(path, found)
+        states = sum(len(one.alternatives) for one in found)
+        self.display.say(
+            f"{tried} other actions tried in {states} states of {len(found)} episodes."
+        )
+        return found
+
+    def _imitated(self, experience: Sequence[ExpertExperience]) -> list[TokenRow]:
+        """The expert's episodes of the experience for imitation, if there was no warm start."""
+        if self.settings.cloning.episodes:
+            return []
+        with self._env() as env:
+            shown, limit = env.text_env.prompt_observation, self.settings.rollout.max_prompt_tokens
+            return [
+                recorded_row(self.policy.chat, one.episode, step, shown, env.template, limit)
+                for one in experience
+                for step in range(len(one.episode.transitions))
+            ]
+
+    @contextmanager
+    def _env(self) -> Iterator[AgentInterface]:
+        """An environment of the training split."""
+        env = agent_env_maker(self.settings.only_env, self.settings.only_env.train_split)()
+        try:
+            yield env
+        finally:
+            env.close()
+
     # --- stage 2 -----------------------------------------------------------------------------------
 
     def _choose(self, episodes: Sequence[Episode]) -> list[Example]:
         """The transitions to learn from; called while the policy is still the start policy."""
-        probe = agent_env_maker(self.settings.only_env, self.settings.only_env.train_split)()
-        found = examples_of(
-            episodes,
-            self.policy.chat,
-            probe.text_env.prompt_observation,
-            probe.template,
-            self.settings.rollout.max_prompt_tokens,
-        )
-        probe.close()
+        with self._env() as probe:
+            found = examples_of(
+                episodes,
+                self.policy.chat,
+                probe.text_env.prompt_observation,
+                probe.template,
+                self.settings.rollout.max_prompt_tokens,
+            )
         if not found:
             raise ValueError("The collected episodes hold no observation to learn to predict.")
         different = unique(found)
@@ -317,14 +374,6 @@ class WorldModelStages:
 
     def _similarity(self) -> Similarity:
         return Similarity(self._embed(), self.own.rwml.threshold)
-
-
-def _copied(shared: Path | None, path: Path) -> bool:
-    """Copies a file of another run, whole or not at all; False: there is none."""
-    if shared is None or not shared.exists():
-        return False
-    write_text(path, shared.read_text(encoding="utf-8"))
-    return True
 
 
 def _note(metrics: dict[str, Any]) -> str:

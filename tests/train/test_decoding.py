@@ -22,9 +22,8 @@ from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.sampling import filter_logits, sample_tokens, uniforms
 from paw_train.policies.local.scratch import scratch_model
 from paw_train.policies.local.session import LocalSession, respond
-from paw_train.rollouts.chat import ChatFormat
+from paw_train.rollouts.chat import ChatFormat, StopStrings
 from paw_train.rollouts.policy import Request, Sampling
-from paw_train.rollouts.stop_strings import StopStrings
 from paw_train.settings.model import ScratchModelSettings
 
 TOKENIZER = hostile.byte_tokenizer()

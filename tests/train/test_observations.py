@@ -14,7 +14,6 @@ from small_policies import word_policy
 from trajectories import made_up
 
 from paw_train.algorithms.experience import Prepared, prepare
-from paw_train.algorithms.placebo import with_placebo
 from paw_train.algorithms.pool import collect
 from paw_train.algorithms.update import Updater
 from paw_train.conformance.engines.shared import trajectories
@@ -23,6 +22,7 @@ from paw_train.losses.objective import ObjectiveSettings
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.scratch import piece_tokenizer
 from paw_train.rollouts.observation_filter import filtered, leave_out
+from paw_train.rollouts.rows import with_placebo
 from paw_train.rollouts.scoring import collate
 from paw_train.rollouts.tokens import CONTEXT, OBSERVATION, TokenRow
 from paw_train.settings import AlgorithmSettings, OptimizerSettings, Settings, WorldModelSettings

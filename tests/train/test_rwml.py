@@ -26,9 +26,17 @@ from paw_train.rollouts.policy import Response
 from paw_train.rollouts.rollout import demonstrations
 from paw_train.rollouts.tokens import ACTION, OBSERVATION
 from paw_train.settings import EnvSettings, Settings, load_settings
-from paw_train.world_model_learning import predicting, rwml, sft
-from paw_train.world_model_learning.examples import Example, ending, examples_of, packed, unique
-from paw_train.world_model_learning.predicting import Guess, Similarity, predict
+from paw_train.world_model_learning import learners, predicting
+from paw_train.world_model_learning.predicting import (
+    Example,
+    Guess,
+    Similarity,
+    ending,
+    examples_of,
+    packed,
+    predict,
+    unique,
+)
 
 
 def embedded(vectors: dict[str, np.ndarray]) -> Embedder:
@@ -196,7 +204,7 @@ def test_equal_groups_can_be_left_out() -> None:
         for i in range(3)
     ]
     rewards = np.array([1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 1.0, 1.0])
-    rows, metrics = rwml.rewarded_rows(examples, guesses, rewards, skip_equal=True)
+    rows, metrics = learners.rewarded_rows(examples, guesses, rewards, skip_equal=True)
     expected = {"reward_mean": 7 / 12, "informative_share": 2 / 3}
     assert metrics == pytest.approx(expected)
     wanted = []
@@ -208,9 +216,9 @@ def test_equal_groups_can_be_left_out() -> None:
         assert row.places(ACTION) == {i: [3, 4]} and not row.places(OBSERVATION)
         assert row.logprob[3:] == [-0.5, -0.25]
         assert row.advantage == pytest.approx([0.0] * 3 + [advantage] * 2, abs=1e-4)
-    whole, _ = rwml.rewarded_rows(examples, guesses, rewards)
+    whole, _ = learners.rewarded_rows(examples, guesses, rewards)
     assert len(whole) == 12
-    none, _ = rwml.rewarded_rows(examples, guesses, np.ones(12), skip_equal=True)
+    none, _ = learners.rewarded_rows(examples, guesses, np.ones(12), skip_equal=True)
     assert none == []
 
 
@@ -229,7 +237,7 @@ def test_what_is_rewarded_becomes_likely(kl_coef: float, policy_coef: float) -> 
     settings = configured(rwml={**own, "kl_coef": kl_coef})
     # RL without its policy term (ECHO's reward-free form) says nothing about this stage
     settings = settings.replace(objective=settings.objective.replace(policy_coef=policy_coef))
-    learner = rwml.RWMLLearner(policy, examples, Similarity(by_their_opening), settings)
+    learner = learners.RWMLLearner(policy, examples, Similarity(by_their_opening), settings)
     curve = [learner.update(i)["reward_mean"] for i in range(20)]
     assert np.mean(curve[:2]) < 0.3
     assert np.mean(curve[-3:]) > 0.8
@@ -246,7 +254,7 @@ def test_the_loss_is_the_mean_cross_entropy() -> None:
             logits = policy.model(ids).logits[0].double().log_softmax(-1)
         places = torch.arange(len(example.context), ids.shape[1])
         nlls.append(-logits[places - 1, ids[0, places]])
-    learner = sft.SFTLearner(policy, examples, settings)
+    learner = learners.SFTLearner(policy, examples, settings)
     metrics = learner.update(0)
     assert metrics["transitions"] == len(examples)
     assert metrics["loss"] == pytest.approx(
@@ -260,7 +268,7 @@ def test_learning_by_likelihood_ends_in_right_predictions() -> None:
     policy = hostile.tiny_policy()
     examples = short(played(policy, "window", 1)[0][:2])
     settings = configured(sft={"updates": 300, "batch_tokens": 4000, "lr": 1e-2})
-    learner = sft.SFTLearner(policy, examples, settings)
+    learner = learners.SFTLearner(policy, examples, settings)
     for i in range(300):
         if learner.update(i)["loss"] < 0.01:
             break
@@ -274,7 +282,7 @@ def test_learning_by_likelihood_ends_in_right_predictions() -> None:
 def test_closed_it_leaves_narrow_weights_to_the_next(policy: LocalPolicy) -> None:
     narrow = hostile.tiny_policy(dtype="bfloat16")
     examples = short(played(policy, "window", 1)[0][:2])
-    learner = sft.SFTLearner(narrow, examples, configured(sft={"updates": 1, "lr": 1e-2}))
+    learner = learners.SFTLearner(narrow, examples, configured(sft={"updates": 1, "lr": 1e-2}))
     before = [p.detach().clone() for p in narrow.model.parameters()]
     learner.update(0)
     assert any(

@@ -9,9 +9,8 @@ from torch import Tensor
 
 from paw_train.policies.local.decoder import BatchDecoder, Decoder, LoopedSteps, open_decoder
 from paw_train.policies.local.sampling import sample_tokens, uniforms
-from paw_train.rollouts.chat import ChatFormat
+from paw_train.rollouts.chat import ChatFormat, StopStrings
 from paw_train.rollouts.policy import Request, Response, Sampling
-from paw_train.rollouts.stop_strings import StopStrings
 
 _FEWEST_TAKEN = 0.5
 """share of dialogues that go on, below which the others are dropped: saves memory, but copies the cache"""

@@ -1,27 +1,130 @@
-"""RWML's second stage: GRPO on sampled predictions, rewarded by similarity to the true observation."""
+"""The second stage's two ways of learning, one update at a time."""
 
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from paw_train.algorithms import grpo
-from paw_train.algorithms.update import Updater
+from paw_train.algorithms.update import Updater, update_seed
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.rollouts.tokens import ACTION, TokenRow
-from paw_train.settings import Settings
+from paw_train.settings import OptimizerSettings, Settings
 from paw_train.settings.world_model import WorldModelSettings
-from paw_train.world_model_learning.examples import Example
-from paw_train.world_model_learning.learner import Learner, stage_optimizer
-from paw_train.world_model_learning.predicting import Guess, Similarity, predict
+from paw_train.world_model_learning.predicting import Example, Guess, Similarity, packed, predict
+
+
+class Learner(ABC):
+    """Learns a world model, one update at a time."""
+
+    def __init__(self, settings: Settings, updater: Updater) -> None:
+        self.settings, self.updater = settings, updater
+
+    @abstractmethod
+    def update(self, number: int) -> dict[str, Any]:
+        """One update and its metrics; everything random in it follows from the seed and its number."""
+
+    def seed(self, number: int) -> int:
+        return update_seed(self.settings.seed, 2, number)
+
+
+def _optimizer(
+    settings: Settings, lr: float, warmup_updates: int, minibatches: int
+) -> OptimizerSettings:
+    """The run's optimiser with the stage's own learning rate, which falls to 0, and optimiser steps."""
+    return settings.optimizer.replace(
+        lr=lr,
+        schedule="linear",
+        warmup_updates=warmup_updates,
+        minibatches=minibatches,
+        minibatch_size=None,
+        measure_gradients=False,
+    )
+
+
+class SFTLearner(Learner):
+    """Learns by cross-entropy on the tokens of the true observation (WM-SFT, IWM).
+
+    The loss is the world-model term of co-training (``paw_train.losses.objective``) without a policy term.
+    """
+
+    def __init__(
+        self, policy: LocalPolicy, examples: Sequence[Example], settings: Settings
+    ) -> None:
+        self.own = settings.world_model_learning.sft
+        self.rows = packed(examples)
+        objective = settings.objective.replace(
+            kl_coef=0.0,
+            entropy_coef=0.0,
+            log_observations=True,
+        )
+        optimizer = _optimizer(settings, self.own.lr, warmup_updates=0, minibatches=1)
+        echo = WorldModelSettings.preset("echo")
+        updater = Updater(
+            policy,
+            None,
+            optimizer,
+            objective,
+            echo,
+            1.0,
+            self.own.updates,
+            rate="world_model_learning.sft.lr",
+        )
+        super().__init__(settings, updater)
+
+    def update(self, number: int) -> dict[str, Any]:
+        started = time.perf_counter()
+        seed = self.seed(number)
+        rows, count = weighted(
+            sampled_rows(self.rows, self.own.batch_tokens, np.random.default_rng(seed))
+        )
+        learned = self.updater.step(rows, number, seed)
+        return {
+            **{name: learned[key] for name, key in _LOGGED.items() if key in learned},
+            "transitions": count,
+            "seconds_train": time.perf_counter() - started,
+        }
+
+
+_LOGGED = {
+    "nll_per_token": "obs_nll",
+    "loss": "wm_loss",
+    **{name: name for name in ("grad_norm", "lr", "skipped")},
+}
+"""metrics of a stage's update, under the names that an updater gives them"""
+
+
+def sampled_rows(rows: Sequence[TokenRow], budget: int, rng: np.random.Generator) -> list[TokenRow]:
+    """Rows sampled without replacement, at least one, with at most ``budget`` tokens."""
+    taken: list[TokenRow] = []
+    total = 0
+    for i in rng.permutation(len(rows)):
+        total += len(rows[i].ids)
+        if taken and total > budget:
+            break
+        taken.append(rows[i])
+    return taken
+
+
+def weighted(rows: Sequence[TokenRow]) -> tuple[list[TokenRow], int]:
+    """Rows of ``packed`` as an update reads them, all observations weighted equally; and their number."""
+    count = round(sum(sum(row.wm_weight or ()) for row in rows))
+    found, first = [], 0
+    for row in rows:
+        weights = [weight / count for weight in row.wm_weight or ()]
+        found.append(replace(row.numbered(first), wm_weight=weights))
+        first += max(row.turn) + 1
+    return found, count
 
 
 class RWMLLearner(Learner):
-    """Learns from the rewards of sampled predictions."""
+    """Learns by GRPO on sampled predictions, rewarded for similarity to the true observation (RWML)."""
 
     def __init__(
         self,
@@ -45,7 +148,7 @@ class RWMLLearner(Learner):
         updater = Updater(
             policy,
             reference,
-            stage_optimizer(settings, self.own.lr, warmup_updates=2, minibatches=2),
+            _optimizer(settings, self.own.lr, warmup_updates=2, minibatches=2),
             objective,
             WorldModelSettings.preset("off"),
             1.0,
@@ -78,7 +181,7 @@ class RWMLLearner(Learner):
         rows, metrics = rewarded_rows(sampled, guesses, rewards, skip_equal=own.kl_coef == 0)
         if rows:
             learned = self.updater.step(rows, number, seed)
-            metrics |= {name: learned[name] for name in _LOGGED if name in learned}
+            metrics |= {name: learned[name] for name in _LOGGED_RL if name in learned}
         if self.updater.reference is not None:
             self.updater.reference.offload()
         return {
@@ -94,7 +197,7 @@ class RWMLLearner(Learner):
         }
 
 
-_LOGGED = ("policy_loss", "kl", "clip_fraction", "grad_norm", "lr", "skipped")
+_LOGGED_RL = ("policy_loss", "kl", "clip_fraction", "grad_norm", "lr", "skipped")
 
 
 def rewarded_rows(
