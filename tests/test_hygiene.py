@@ -31,7 +31,6 @@ IMPORTED = {
     # a copy of the process's own state goes through pickle to see that it can: nothing from outside
     ("paw_gym/contract/state.py", "pickle"),
     # pickle.dumps alone, so that an environment that cannot be pickled is named; nothing is loaded
-    # the name of the error that torch's safe loader raises
 }
 CALLED = {("paw_gym/contract/state.py", "S301")}
 

@@ -28,19 +28,12 @@ class Dialogue:
 
     Args:
         chat: the policy's chat format; ``None``: messages only.
-        count: the tokens of a dialogue by the model's own tokenizer, or ``None``.
         task: a part of the first message. If that message alone is too long, it loses what comes after the
             task; ``None``: it stays whole.
     """
 
-    def __init__(
-        self,
-        chat: ChatFormat | None,
-        first: str,
-        count: Callable[[Sequence[Message]], int | None] | None = None,
-        task: str | None = None,
-    ) -> None:
-        self.chat, self._count = chat, count
+    def __init__(self, chat: ChatFormat | None, first: str, task: str | None = None) -> None:
+        self.chat = chat
         self.messages: list[Message] = [{"role": "user", "content": first}]
         self.ids: list[int] | None = chat.first(first) if chat else None
         self.forgotten = 0
@@ -75,9 +68,6 @@ class Dialogue:
     def _tokens_of(self, messages: Sequence[Message]) -> int:
         if self.chat:
             return len(self.chat.dialogue(messages))
-        counted = self._count(messages) if self._count else None
-        if counted is not None:
-            return counted
         return math.ceil(_characters(messages) / self._characters_a_token)
 
     def fit(self, limit: int) -> None:
@@ -143,8 +133,7 @@ class Dialogues:
         """Appends a message to an episode's dialogue, or begins it; what is too old is forgotten."""
         dialogue = self._dialogues.get(episode)
         if dialogue is None:
-            count = getattr(self.policy, "count_tokens", None)
-            dialogue = self._dialogues[episode] = Dialogue(self.policy.chat, message, count, task)
+            dialogue = self._dialogues[episode] = Dialogue(self.policy.chat, message, task)
         else:
             dialogue.add_message(message)
         dialogue.fit(self._limit)
@@ -159,11 +148,8 @@ class Dialogues:
     def too_long(self, episode: str) -> str | None:
         """Why a dialogue is not sent, if what has to stay in it is known to be too long."""
         dialogue, limit = self._dialogues[episode], self._limit
-        if dialogue.tokens <= limit:
+        if dialogue.ids is None or dialogue.tokens <= limit:  # an estimate decides nothing
             return None
-        count = getattr(self.policy, "count_tokens", None)
-        if dialogue.ids is None and (count is None or count(dialogue.messages) is None):
-            return None  # an estimate decides nothing
         return (
             f"The task and what precedes it take {dialogue.tokens} tokens of context, and the limit for a "
             f"prompt is {limit}: raise rollout.max_context_tokens, or lower agent.examples."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from paw_gym.pool import EnvPool, Slot
@@ -43,9 +43,6 @@ class Spent:
     cached_tokens: int = 0
     """of the contexts' tokens, those in a server's prefix cache"""
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
     def add(self, tokens: tuple[int, int] | None, cached: int = 0) -> None:
         """Adds one call; ``None``: its tokens are unknown."""
         self.calls += 1
@@ -63,8 +60,9 @@ class Call:
     messages: Sequence[Message]
     """as they were sent"""
     response: Response
+    """with the text that the environment reads"""
     text: str
-    """of the response, in the form that the environment reads"""
+    """as it was received"""
     acts: bool
     """whether an action was asked for, not a note of the model's to itself"""
     problem: str | None
@@ -93,18 +91,16 @@ class MeteredPolicy:
 
     def __init__(self, policy: Policy, form: ActionForm | None = None, system: str = "") -> None:
         self.inner, self.form, self.system = policy, form, system
+        self.chat, self.trainable = policy.chat, policy.trainable
         self.total = Spent()
         """of all tasks"""
         self._spent: dict[str, Spent] = {}
         self._calls: dict[str, list[Call]] = {}
 
     @property
-    def chat(self) -> ChatFormat | None:
-        return self.inner.chat
-
-    @property
-    def trainable(self) -> bool:
-        return self.inner.trainable
+    def stopped(self) -> str | None:
+        """The inner policy's budget that is used up, which then is the error of every request."""
+        return getattr(self.inner, "stopped", None)
 
     @property
     def context_tokens(self) -> int | None:
@@ -115,36 +111,23 @@ class MeteredPolicy:
     @property
     def system_tokens(self) -> int:
         """Length of the system message: by the policy's tokenizer, else at four characters a token."""
-        ids = self._system_ids()
-        return math.ceil(len(self.system) / CHARACTERS_A_TOKEN) if ids is None else len(ids)
-
-    def _system_ids(self) -> list[int] | None:
-        """The system message's tokens before the first user message, as ``ChatFormat.dialogue`` writes it."""
         if self.chat is None:
-            return None
-        return self.chat.content(f"{self.system}\n\n") if self.system else []
+            return math.ceil(len(self.system) / CHARACTERS_A_TOKEN)
+        return len(self._system_ids(self.chat))
 
-    def _with_system(self, ids: Sequence[int]) -> list[int]:
-        opening = len(self.chat.opening) if self.chat else 0
-        return [*ids[:opening], *(self._system_ids() or ()), *ids[opening:]]
+    def _system_ids(self, chat: ChatFormat) -> list[int]:
+        """The system message's tokens before the first user message, as ``ChatFormat.dialogue`` writes it."""
+        return chat.content(f"{self.system}\n\n") if self.system else []
 
     def asked(self, request: Request) -> Request:
+        """The request with the system message."""
         if not self.system:
             return request
-        message = {"role": "system", "content": self.system}
-        ids = None if request.ids is None else self._with_system(request.ids)
+        ids, message = request.ids, {"role": "system", "content": self.system}
+        if ids is not None and self.chat is not None:
+            opening = len(self.chat.opening)
+            ids = [*ids[:opening], *self._system_ids(self.chat), *ids[opening:]]
         return replace(request, messages=[message, *request.messages], ids=ids)
-
-    @property
-    def stopped(self) -> str | None:
-        """The inner policy's budget that is used up, which then is the error of every request."""
-        return getattr(self.inner, "stopped", None)
-
-    def count_tokens(self, messages: Sequence[Message]) -> int | None:
-        """The tokens of a dialogue by the model's own tokenizer, if there is one."""
-        count = getattr(self.inner, "count_tokens", None)
-        found: int | None = count(messages) if count else None
-        return found
 
     def session(self, sampling: Sampling, growing: bool) -> Session:
         return _MeteredSession(self, self.inner.session(sampling, growing), sampling)
@@ -185,20 +168,22 @@ class _MeteredSession:
         return responses
 
     def _formed(self, request: Request) -> Request:
-        form = self.policy.form if _acts(request) else None
+        form = self._form(request)
         return form.request(request, self._said.get(request.episode, ())) if form else request
+
+    def _form(self, request: Request) -> ActionForm | None:
+        return None if request.episode.endswith(REFLECTION) else self.policy.form
 
     def _take(self, request: Request, response: Response) -> None:
         if response.finish_reason is None and response.ids:
             response.finish_reason = self._ending(response)
-        acts = _acts(request)
-        form = self.policy.form if acts else None
+        form, received = self._form(request), response.text
         problem = problem_of(response, form) if form else None
         tokens = self.policy.tokens(request, response)
-        received = response.text
         if form:
             response.text = form.read(response)
             self._said.setdefault(request.episode, []).append(response)
+        acts = not request.episode.endswith(REFLECTION)
         call = Call(spoken(request.messages), response, received, acts, problem, tokens)
         self.policy.keep(call, request.episode)
 
@@ -209,16 +194,12 @@ class _MeteredSession:
         return "stop" if whole or ended or stopped else "length"
 
 
-def _acts(request: Request) -> bool:
-    return not request.episode.endswith(REFLECTION)
-
-
 class MeteredPool(EnvPool):
     """A pool that notes in each transition what was asked and answered for it (``info["agent"]``).
 
     ``finish_reason`` and ``problem`` of the answer that was taken, the ``tools`` that were offered; with
     ``messages`` also ``calls``, every request since the step before (several if an agent votes or
-    reflects): see ``call_record``.
+    reflects).
 
     Args:
         meter: has made the calls.
@@ -270,7 +251,7 @@ class MeteredPool(EnvPool):
             if acted and len(episode.transitions) == 1:
                 self._last.pop(episode.episode_id, None)
             before = [self._last.get(episode.episode_id, ()), *(call.messages for call in calls)]
-            added = [call_record(c, b) for c, b in zip(calls, before, strict=False)]
+            added = [_record(c, b) for c, b in zip(calls, before, strict=False)]
             notes["calls"] = [*noted, *added]
             self._last[episode.episode_id] = before[-1]
         note(episode, **notes)
@@ -288,7 +269,7 @@ class MeteredPool(EnvPool):
         return notes
 
 
-def call_record(call: Call, before: Sequence[Message]) -> dict[str, Any]:
+def _record(call: Call, before: Sequence[Message]) -> dict[str, Any]:
     """A call as JSON values; ``exchanges`` puts calls together again.
 
     Args:
@@ -299,11 +280,9 @@ def call_record(call: Call, before: Sequence[Message]) -> dict[str, Any]:
         them, as sent), ``text`` (as received), and, if there are any, ``reasoning``,
         ``finish_reason``, ``tool_calls``, ``refusal``, ``tokens``.
     """
-    same = 0
-    for old, new in zip(before, call.messages, strict=False):
-        if dict(old) != dict(new):
-            break
-        same += 1
+    pairs = enumerate(zip(before, call.messages, strict=False))
+    shorter = min(len(before), len(call.messages))
+    same = next((i for i, (old, new) in pairs if dict(old) != dict(new)), shorter)
     response = call.response
     there = {
         "reasoning": response.reasoning,

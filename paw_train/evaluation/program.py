@@ -46,7 +46,7 @@ _OF_THE_RUN = ("env", "evaluation", "rollout", "model.dtype")
 """settings that an evaluation takes from the run whose model it measures"""
 _OF_ALL_AGENTS = {"action_format": "tags", "system": ""}
 """settings ``agent.KEY`` that are not the agent's own, and their defaults"""
-_DECIDING = {"endpoint": ("api", "tokenizer", "extra"), "vllm": ("extra",)}
+_DECIDING = {"endpoint": ("extra",), "vllm": ("extra",)}
 """settings of a model's source that decide its answers"""
 
 

@@ -206,11 +206,11 @@ class PanelRun:
         meter = self.prepared.meter
         spent = meter.take(episode.task_id) if meter else Spent()
         if spent.calls:
-            note(episode, spent=spent.to_dict())
+            note(episode, spent=asdict(spent))
         if episode.error is not None and episode.error == self.stopped:
             return  # the episode did not fail: the budget leaves it for the next run
         if spent.calls and not episode.transitions:
-            self.unnoted.append(spent.to_dict())
+            self.unnoted.append(asdict(spent))
         self.found[seed][episode.task_id] = episode
         if self.log:
             self.log.add(seed, episode)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from annotated_types import Ge
 from pydantic import model_validator
@@ -24,12 +24,6 @@ class EndpointSettings(Group):
     """base address, such as ``http://localhost:8000/v1``; null: ``OPENAI_BASE_URL``, or OpenAI's"""
     api_key_env: str = "OPENAI_API_KEY"
     """environment variable that contains the key; not needed for a server that asks for no key"""
-    api: Literal["chat", "completions"] = "chat"
-    """``chat``: messages to ``/chat/completions``; ``completions``: token ids to ``/completions``, so
-    that no text of an environment is read as a control token (needs ``tokenizer``)"""
-    tokenizer: str | None = None
-    """folder or hub name of the model's tokenizer: required for ``api=completions``; with ``chat`` it counts
-    the tokens of contexts, which are otherwise estimated from the server's counts"""
     context_tokens: Positive | None = None
     """maximum length of context and response together, in tokens; null: the limit that the server reports
     (``/v1/models``), otherwise the one that it names when it refuses a longer context"""
@@ -60,11 +54,6 @@ class EndpointSettings(Group):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.api == "completions" and not self.tokenizer:
-            raise ValueError(
-                "endpoint.api=completions sends token ids, so it needs endpoint.tokenizer "
-                "(folder or hub name of the model's tokenizer)."
-            )
         if self.budget_cost is not None and not self.priced:
             raise ValueError(
                 "endpoint.budget_cost needs prices: give endpoint.input_price and "

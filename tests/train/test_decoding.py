@@ -16,7 +16,8 @@ from small_policies import passes_of
 from transformers import Lfm2Config, Lfm2ForCausalLM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from paw_train.policies.local import attention, decoder, token_loop
+from paw_train.policies.local import attention, decoder
+from paw_train.policies.local import sampling as sampling_module
 from paw_train.policies.local.decoder import BatchDecoder
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.sampling import filter_logits, sample_tokens, uniforms
@@ -254,7 +255,7 @@ def test_sampling_over_fixed_buffers_gives_the_tokens_of_the_plain_steps(
     expected = _played(list(range(9)), sampling, growing, model)
     monkeypatch.setattr(decoder, "_launches_cost", lambda model: True)
     monkeypatch.setattr(decoder, "BUCKET", 16)
-    monkeypatch.setattr(token_loop, "BUCKET", 16)
+    monkeypatch.setattr(sampling_module, "BUCKET", 16)
     monkeypatch.setattr(decoder, "_FEWEST_LOOPED", 2)
     for _ in range(2):  # the second rollout has the buffers of the first
         found = _played(list(range(9)), sampling, growing, model)

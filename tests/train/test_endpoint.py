@@ -13,7 +13,6 @@ import pytest
 pytest.importorskip("openai")
 
 import fake_endpoint as fake
-from hostile import byte_tokenizer
 
 from paw_train.policies.endpoint.answers import AnswerCache, context_tokens, finish_text
 from paw_train.policies.endpoint.policy import EndpointPolicy
@@ -168,20 +167,6 @@ def test_the_body_says_how_to_sample(server: Any) -> None:
     assert 0 <= body["seed"] < 2**31
     assert body["chat_template_kwargs"] == {"enable_thinking": False}
     assert "min_p" not in body
-
-
-def test_completions_send_ids_in_which_control_tokens_are_plain_text(
-    server: Any, tmp_path: Path
-) -> None:
-    tokenizer = byte_tokenizer()
-    tokenizer.save_pretrained(tmp_path)
-    policy = _policy(server, api="completions", tokenizer=str(tmp_path))
-    (response,) = _ask(policy, ["the page says <|im_end|>"])
-    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
-    assert server.bodies[0]["prompt"].count(end) == 1  # the template's own
-    assert response.text.endswith("</action>")
-    with pytest.raises(ValueError, match=r"endpoint\.tokenizer"):
-        EndpointSettings(api="completions")
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from paw_train.policies.local import decoder
 from paw_train.policies.local.decoder import BatchDecoder, LoopedSteps
 from paw_train.policies.local.policy import LocalPolicy
-from paw_train.policies.local.sampling import uniforms
-from paw_train.policies.local.token_loop import EVERY, TokenLoop
+from paw_train.policies.local.sampling import EVERY, TokenLoop, uniforms
 from paw_train.rollouts.policy import Sampling
 from paw_train.training.memory import KNOWN, Micro, critic_bytes, scoring_bytes, training_bytes
 

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -142,12 +141,10 @@ class Server:
             if thought:
                 message["reasoning_content"], text = thought, text[text.rfind(self.right) :]
         ends = [(text.find(s), s) for s in stop if s in text]
-        if self.way in ("stop", "stop named", "completions with stop") and ends:
+        if self.way in ("stop", "stop named") and ends:
             text = text[: min(ends)[0]]
             if self.way == "stop named":
                 choice["stop_reason"] = min(ends)[1]
-        if path == "/completions":
-            return {"choices": [choice | {"text": text}]}
         parts = [{"type": "text", "text": text[:3]}, {"type": "text", "text": text[3:]}]
         message["content"] = parts if self.way == "parts" else text
         return {"choices": [choice | {"message": message}]}
@@ -156,27 +153,21 @@ class Server:
 class Reader:
     """Everything that reads replies in which actions are written in one way, made once."""
 
-    def __init__(self, folder: Path, writing: str) -> None:
+    def __init__(self, writing: str) -> None:
         stops, self.written = WRITINGS[writing]
         self.sampling = Sampling(0.0, 2000, stops)
-        self.chats, self.endpoints = {}, {}
+        settings = EndpointSettings(url="http://127.0.0.1:9/v1", cache=None, retries=0)
+        self.chats, self.policy = {}, EndpointPolicy("m", settings)
         for opened in (False, True):
             tokenizer = byte_tokenizer()
             if opened:
                 ask = "<|im_start|>assistant\n"
                 assert ask in tokenizer.chat_template
                 tokenizer.chat_template = tokenizer.chat_template.replace(ask, f"{ask}<think>\n")
-            where = folder / str(opened)
-            tokenizer.save_pretrained(where)
             self.chats[opened] = ChatFormat(tokenizer)
-            for api, given in (("chat", None), ("completions", str(where))):
-                settings = EndpointSettings(
-                    url="http://127.0.0.1:9/v1", cache=None, api=api, tokenizer=given, retries=0
-                )
-                self.endpoints[api, opened] = EndpointPolicy("m", settings)
 
     def endpoint(self, form: Form, way: str) -> Response:
-        policy = self.endpoints["completions" if "completions" in way else "chat", form.opened]
+        policy = self.policy
         policy.fallbacks = type(policy.fallbacks)()
         policy._thoughts_seen = False
         policy._client = SimpleNamespace(post=Server(form, way, form.line or self.written(R)).post)
@@ -225,9 +216,7 @@ class Reader:
         return response
 
 
-WAYS = (
-    "content", "parts", "reasoning", "stop", "stop named", "completions", "completions with stop",
-)  # fmt: skip
+WAYS = ("content", "parts", "reasoning", "stop", "stop named")
 
 
 def read(reader: Reader, form: Form) -> dict[str, Response]:
@@ -237,19 +226,19 @@ def read(reader: Reader, form: Form) -> dict[str, Response]:
     found = {way: reader.endpoint(form, way) for way in WAYS}
     found |= {"local": reader.local(form), "vllm": reader.vllm(form)}
     if form.only == "opened":  # a chat's client does not know its template
-        found = {way: r for way, r in found.items() if way not in WAYS[:5]}
+        found = {way: r for way, r in found.items() if way not in WAYS}
     elif form.only == "server":  # in this process no token is dropped
         found = {way: r for way, r in found.items() if way in ("content", "parts", "reasoning")}
     return found
 
 
 @pytest.fixture(scope="module")
-def every(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Responses]]:
+def every() -> Iterator[Callable[[str], Responses]]:
     """All forms with actions written in one way, as all readers read them."""
 
     @cache
     def responses(writing: str) -> Responses:
-        reader = Reader(tmp_path_factory.mktemp("tokenizers"), writing)
+        reader = Reader(writing)
         return {name: read(reader, form) for name, form in FORMS.items()}
 
     with fork.registered(), pytest.MonkeyPatch.context() as patch:

@@ -15,7 +15,6 @@ from paw_gym.internals.replies import (
     answers,
     read_choice,
     read_message,
-    sendable,
     stop_end,
     thoughts,
     truncate,
@@ -29,7 +28,7 @@ _FORMAT = 3
 """of a recorded answer; requests with answers in another format are sent again"""
 
 
-def read_reply(reply: Any, chat: bool) -> dict[str, Any]:
+def read_reply(reply: Any) -> dict[str, Any]:
     """The parts of a reply that are kept, as plain values.
 
     Raises:
@@ -47,12 +46,9 @@ def read_reply(reply: Any, chat: bool) -> dict[str, Any]:
             "completion_tokens": _count(usage.get("completion_tokens")),
             "cached_tokens": _cached(usage),
         }
-        answer |= read_message(choice) if chat else {"text": sendable(choice["text"])}
+        answer |= read_message(choice)
         if "stop_reason" in choice:  # vLLM's: which stop text it was, null for the end token
             answer["stop_reason"] = choice["stop_reason"]
-        if choice.get("token_ids"):
-            answer["ids"] = [int(i) for i in choice["token_ids"]]
-            answer["logprobs"] = (choice.get("logprobs") or {}).get("token_logprobs") or []
     except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
         raise MalformedAnswer(f"there is no answer in the reply {str(reply)[:200]!r}") from error
     return answer
@@ -80,27 +76,22 @@ def _named(reply: str) -> str:
     return f"the reply is not JSON: {start!r}"
 
 
-def finish_text(
-    answer: Mapping[str, Any], stops: Sequence[str], opened: bool = False
-) -> tuple[str, str | None]:
+def finish_text(answer: Mapping[str, Any], stops: Sequence[str]) -> tuple[str, str | None]:
     """A response's text up to and including the stop text, and why it ended.
 
     Servers leave the stop text out. vLLM reports which one it was; with others, a closing tag is appended
     if its opening tag has none and the model has ended the response itself. (A model that ends its
     turn inside the tag is then read as if it had closed it.) A response that continues after a stop text
     is truncated there, and its finish reason is ``stop``, whatever the server reports.
-
-    Args:
-        opened: the text begins in a thought (``ChatFormat.thought_opened``).
     """
     text, reason = str(answer["text"]), answer.get("finish_reason")
     if answer.get("reasoning"):
         text = text.lstrip()  # the blanks between a thought and the answer
-    if stop_end(text, stops, opened) is not None:
-        return truncate(text, stops, opened), "stop"
-    found = thoughts(text, opened)
+    if stop_end(text, stops) is not None:
+        return truncate(text, stops), "stop"
+    found = thoughts(text)
     if found.unclosed or reason not in ("stop", None):
-        return truncate(text, stops, opened), reason
+        return truncate(text, stops), reason
     if answer.get("stop_reason") in stops:
         return text + answer["stop_reason"], reason
     if answer.get("stop_reason", "") is None:
@@ -113,17 +104,13 @@ def finish_text(
     return text, reason
 
 
-def cut_in_thought(answer: Mapping[str, Any], opened: bool = False) -> bool:
-    """True if a server seems to have ended a response at a stop text inside the thought.
-
-    Args:
-        opened: the text begins in a thought.
-    """
+def cut_in_thought(answer: Mapping[str, Any]) -> bool:
+    """True if a server seems to have ended a response at a stop text inside the thought."""
     if answer.get("finish_reason") not in ("stop", None) or answer.get("stop_reason", "") is None:
         return False
     text = str(answer["text"])
     # the missing end of a thought may be what the stop text has cut off
-    unclosed = answer.get("unclosed") or thoughts(text, opened, sampling=True).unclosed
+    unclosed = answer.get("unclosed") or thoughts(text, sampling=True).unclosed
     return bool(unclosed or (answer.get("reasoning") and not text.strip()))
 
 

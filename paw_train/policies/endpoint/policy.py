@@ -47,7 +47,6 @@ from paw_train.policies.endpoint.transport import (
     route_to,
 )
 from paw_train.rollouts.policy import (
-    Message,
     Request,
     Response,
     Sampling,
@@ -101,6 +100,7 @@ class EndpointPolicy:
         EndpointError: no key for OpenAI's own address, or the address cannot be read.
     """
 
+    chat: ChatFormat | None = None
     trainable = False
 
     def __init__(
@@ -115,9 +115,6 @@ class EndpointPolicy:
                 f"own, or put a key for {_OPENAI} into {self.settings.api_key_env}."
             )
         self._route = route_to(self.url)
-        tokenized = _tokenizer_format(self.settings)
-        self.chat = tokenized if self.settings.api == "completions" else None
-        self._counter = tokenized
         self.usage = Usage()
         self.fallbacks = Fallbacks()
         self.limits = Limits(self.settings)
@@ -129,7 +126,6 @@ class EndpointPolicy:
         self._thread = _LoopThread()
         self._client = self._thread.run(self._connect())
         self._reached = False
-        self._thought_opened = self.chat is not None and self.chat.thought_opened
         self._thoughts_seen = False
         """prose before an action was found not to be a thought"""
 
@@ -155,10 +151,6 @@ class EndpointPolicy:
             self._context_tokens = self._thread.run(self._ask_context_tokens())
         return self._context_tokens
 
-    def count_tokens(self, messages: Sequence[Message]) -> int | None:
-        """The tokens of a dialogue by the model's own tokenizer (``endpoint.tokenizer``), or ``None``."""
-        return None if self._counter is None else len(self._counter.dialogue(messages))
-
     def session(self, sampling: Sampling, growing: bool) -> EndpointSession:
         return EndpointSession(self, sampling)
 
@@ -179,7 +171,7 @@ class EndpointPolicy:
             request.seed if sampling.temperature > 0 else None,
             self._body(request, sampling),
         )
-        key = request_key(self.url, self.settings.api, body, seed)
+        key = request_key(self.url, "chat", body, seed)
         known = self._cache.get(key) if self._cache else None
         if known is not None:
             self._reached = True  # at this address, by an earlier run
@@ -196,15 +188,12 @@ class EndpointPolicy:
     # --- one request ---------------------------------------------------------------------------------
 
     def _body(self, request: Request, sampling: Sampling) -> dict[str, Any]:
-        s = self.settings
-        body: dict[str, Any] = {"model": self.model, "max_tokens": sampling.max_tokens}
-        if s.api == "chat":
-            body["messages"] = spoken(request.messages)
-        else:
-            assert self.chat is not None
-            ids = request.ids if request.ids is not None else self.chat.dialogue(request.messages)
-            body["prompt"] = list(ids)
-        body["temperature"] = sampling.temperature
+        body: dict[str, Any] = {
+            "model": self.model,
+            "max_tokens": sampling.max_tokens,
+            "messages": spoken(request.messages),
+            "temperature": sampling.temperature,
+        }
         if request.tools:
             body |= {"tools": [dict(tool) for tool in request.tools], "tool_choice": "auto"}
         elif sampling.stop:
@@ -213,7 +202,7 @@ class EndpointPolicy:
             body["seed"] = request.seed % 2**31
             optional = {"top_p": (sampling.top_p, 1.0), "top_k": (sampling.top_k, 0)}
             body |= {name: value for name, (value, off) in optional.items() if value != off}
-        return body | s.extra
+        return body | self.settings.extra
 
     async def _ask(self, key: str, body: Mapping[str, Any]) -> dict[str, Any] | Response:
         """The server's answer, or a response with an error once it has failed for good."""
@@ -254,20 +243,18 @@ class EndpointPolicy:
     def _is_doubtful(self, answer: Mapping[str, Any], sent: Mapping[str, Any]) -> bool:
         """True if an answer may have ended at a stop text in its thought; one without is then asked for."""
         stops = sent.get("stop")
-        if not stops or cut_in_thought(answer, self._thought_opened):
+        if not stops or cut_in_thought(answer):
             return bool(stops)
-        known = self._thoughts_seen or self.chat is not None
-        return not known and may_be_in_thought(answer, stops)
+        return not self._thoughts_seen and may_be_in_thought(answer, stops)
 
     def _settled(
         self, first: dict[str, Any], second: dict[str, Any], stops: Sequence[str]
     ) -> dict[str, Any]:
         """The one that counts, of an answer with stop texts and one without."""
-        opened = self._thought_opened
-        if not cut_in_thought(first, opened) and not second.get("reasoning"):
+        if not cut_in_thought(first) and not second.get("reasoning"):
             self._thoughts_seen = True
             return first
-        if finish_text(first, stops, opened) == finish_text(second, stops, opened):
+        if finish_text(first, stops) == finish_text(second, stops):
             return first  # the model says no more than that
         self.fallbacks.stop_in_thoughts()
         return second
@@ -300,14 +287,12 @@ class EndpointPolicy:
         return Response(error=f"{text} {advice}" if advice else text, overflow=overflow)
 
     async def _try(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        chat, u, s = self.settings.api == "chat", self.usage, self.settings
+        u, s = self.usage, self.settings
         most = s.cost(*_most_tokens(body))
         async with self.limits.request(most):
             # the raw call: the typed one would check field names, and servers have their own
-            reply = await self._client.post(
-                "/chat/completions" if chat else "/completions", body=dict(body), cast_to=object
-            )
-            answer = read_reply(reply, chat)
+            reply = await self._client.post("/chat/completions", body=dict(body), cast_to=object)
+            answer = read_reply(reply)
             names = ("prompt_tokens", "completion_tokens", "cached_tokens")
             prompt, completion, cached = (answer[name] for name in names)
             counted = bool(prompt or completion)
@@ -366,13 +351,10 @@ class EndpointPolicy:
         return f"{ended[:-1]} (after {tries} tries)." if tries > 1 else ended
 
     def _response(self, answer: Mapping[str, Any], sampling: Sampling) -> Response:
-        text, reason = finish_text(answer, sampling.stop, self._thought_opened)
-        ids = answer.get("ids") or (self.chat.content(text) if self.chat else [])
+        text, reason = finish_text(answer, sampling.stop)
         used = (answer.get("prompt_tokens", 0), answer.get("completion_tokens", 0))
         return Response(
-            list(ids),
-            list(answer.get("logprobs") or []),
-            text,
+            text=text,
             usage=used if any(used) else None,
             cached_tokens=answer.get("cached_tokens", 0),
             reasoning=answer.get("reasoning"),
@@ -410,26 +392,7 @@ class EndpointSession:
 def _most_tokens(body: Mapping[str, Any]) -> tuple[float, float]:
     """The tokens of a request and of the longest response; messages by about four characters a token."""
     longest = body.get("max_tokens") or body.get("max_completion_tokens") or 0
-    if "prompt" in body:
-        return len(body["prompt"]), longest
     return sum(len(str(m["content"] or "")) for m in body["messages"]) / 4, longest
-
-
-def _tokenizer_format(settings: EndpointSettings) -> ChatFormat | None:
-    if settings.tokenizer is None:
-        return None
-    from transformers import AutoTokenizer
-
-    from paw_train.rollouts.chat import ChatFormat
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(settings.tokenizer, trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise EndpointError(
-            f"endpoint.tokenizer={settings.tokenizer}: there is no such tokenizer, neither in this folder "
-            f"nor at the hub: {str(error).strip().splitlines()[0]}"
-        ) from error
-    return ChatFormat(tokenizer)
 
 
 def _cache_of(settings: EndpointSettings) -> AnswerCache | None:

@@ -24,8 +24,7 @@ from paw_train.policies.local.fallback import (
     undisturbed,
 )
 from paw_train.policies.local.kv_cache import Access, StaticCache, static_cache, window_of
-from paw_train.policies.local.sampling import logits_of
-from paw_train.policies.local.token_loop import BUCKET, EVERY, TokenLoop
+from paw_train.policies.local.sampling import BUCKET, EVERY, TokenLoop, logits_of
 from paw_train.rollouts.policy import Sampling
 from paw_train.rollouts.tokens import batches_alike
 from paw_train.settings.rollout import PREFILL_TOKENS
@@ -109,7 +108,7 @@ class BatchDecoder:
         self.device = next(model.parameters()).device
         self.prefill_tokens = prefill_tokens
         config = model.get_decoder().config  # of the text, if the model's own is composite
-        self._window = window_of(config)
+        self._window, self._mixed = window_of(config)
         self._positions = getattr(config, "max_position_embeddings", None)
         self._convolves = _convolves(model)
         self._eager = getattr(config, "_attn_implementation", None) == "eager"
@@ -186,20 +185,6 @@ class BatchDecoder:
         places = [self._place[row] for row in contexts]
         loop.begin(logits, places, lengths, noise, self.cache.room)
         return LoopedSteps(self, loop)
-
-    @torch.no_grad()
-    def advance(self, loop: TokenLoop, rows: Sequence[int]) -> dict[int, list[tuple[int, float]]]:
-        """Samples for some rows by a loop; see ``LoopedSteps.advance``."""
-        steps = loop.steps
-        places = [self._place[row] for row in rows]
-        end = max(self._lengths[row] for row in rows) + steps
-        ids, logprobs = loop.advance(self._one_token, places, end)
-        for row in rows:
-            self._lengths[row] += steps
-        return {
-            row: [(int(token), p) for token, p in zip(ids[place], logprobs[place], strict=True)]
-            for row, place in zip(rows, places, strict=True)
-        }
 
     def _one_token(self, ids: Tensor, columns: Tensor, end: int) -> Tensor:
         """[R, V] logits after one token of each of the first R rows of the cache."""
@@ -330,8 +315,8 @@ class BatchDecoder:
         if self._window is None:
             mask = self._as_mask(seen)
             return {"full_attention": mask, "conv": None} if self._convolves else mask
-        near = position[..., None] - column < self._window.size
-        if not self._window.mixed:
+        near = position[..., None] - column < self._window
+        if not self._mixed:
             return self._as_mask(seen & near)
         return {
             "full_attention": self._as_mask(seen),
@@ -353,9 +338,19 @@ class LoopedSteps:
     def __init__(self, decoder: BatchDecoder, loop: TokenLoop) -> None:
         self._decoder, self._loop = decoder, loop
 
+    @torch.no_grad()
     def advance(self, rows: Sequence[int]) -> dict[int, list[tuple[int, float]]]:
         """The next tokens of the rows that go on, and their log-probabilities; some may be beyond an end."""
-        return self._decoder.advance(self._loop, rows)
+        held, steps = self._decoder, self._loop.steps
+        places = [held._place[row] for row in rows]
+        end = max(held._lengths[row] for row in rows) + steps
+        ids, logprobs = self._loop.advance(held._one_token, places, end)
+        for row in rows:
+            held._lengths[row] += steps
+        return {
+            row: [(int(token), p) for token, p in zip(ids[place], logprobs[place], strict=True)]
+            for row, place in zip(rows, places, strict=True)
+        }
 
 
 class _FixedBuffers:

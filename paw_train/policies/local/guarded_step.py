@@ -27,7 +27,10 @@ class MasterWeights:
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self.parameters = list(parameters)
-        self.masters = [_master(p) for p in self.parameters]
+        self.masters = [
+            p.detach().float().requires_grad_() if p.dtype in _NARROW else p
+            for p in self.parameters
+        ]
         """one for each parameter: give these to the optimiser, and clip the gradients of these"""
         self._hooks: list[RemovableHandle] = []
         for parameter, master in self._pairs():
@@ -73,12 +76,6 @@ class MasterWeights:
         """Leaves the model's parameters to themselves."""
         for hook in self._hooks:
             hook.remove()
-
-
-def _master(parameter: Tensor) -> Tensor:
-    if parameter.dtype not in _NARROW:
-        return parameter
-    return parameter.detach().float().requires_grad_()
 
 
 def _mover(master: Tensor) -> Callable[[Tensor], None]:

@@ -176,22 +176,13 @@ def static_cache(model: Any, rows: int, multiple: int = 1) -> StaticCache | None
     return StaticCache(config.num_hidden_layers, rows, multiple) if fits else None
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
-    """The sliding window of a model's attention."""
+def window_of(config: Any) -> tuple[int | None, bool]:
+    """The tokens that a token sees, itself included (``None``: all), and true if layers are of named kinds.
 
-    size: int
-    """tokens that a token sees, itself included"""
-    mixed: bool
-    """whether layers are of named kinds, so that the model takes a mask for each kind"""
-
-
-def window_of(config: Any) -> Window | None:
-    """The model's sliding window, or ``None`` if every layer sees everything."""
+    If they are, the model takes a mask for each kind.
+    """
     kinds = getattr(config, "layer_types", None)
-    size = getattr(config, "sliding_window", None)
-    if not size:
-        return None
+    size = getattr(config, "sliding_window", None) or None
     if kinds:
-        return Window(int(size), True) if "sliding_attention" in kinds else None
-    return Window(int(size), False) if getattr(config, "use_sliding_window", True) else None
+        return (size, True) if "sliding_attention" in kinds else (None, False)
+    return (size if getattr(config, "use_sliding_window", True) else None), False

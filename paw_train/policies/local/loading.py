@@ -11,7 +11,6 @@ import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +108,6 @@ def model_folder(path: str | Path, revision: str | None = None) -> str:
     """The folder or hub name under which other engines find a model; a GGUF file is converted first."""
     place = find_model(path, revision)
     if place.gguf_file is not None:
-        _need_gguf_reader(path)
         place = _converted(place)
     if place.gguf_file is not None:
         raise ValueError(
@@ -150,8 +148,6 @@ def load_model(
         _prepare_processor()
     no_progress_bars()
     place = given = find_model(path, revision)
-    if place.gguf_file is not None:
-        _need_gguf_reader(path)
     with naming_damage(given):
         try:
             if place.gguf_file is not None:
@@ -208,6 +204,8 @@ def damage_of(file: Path) -> str | None:
             import gguf
 
             gguf.GGUFReader(file)
+    except ImportError:  # of gguf: the error of whoever reads the model says so
+        return None
     except Exception as error:  # readers raise all kinds of errors
         kind = file.suffix.removeprefix(".")
         own = "choose another checkpoint of its run, or train again"
@@ -231,7 +229,7 @@ def load_tokenizer(path: str | Path, **options: Any) -> Any:
     """The tokenizer of a folder or of a name on the hub."""
     import transformers
 
-    import paw_train.policies.local.token_shift  # noqa: F401 - so that its checkpoints are known
+    import paw_train.policies.local.scratch  # noqa: F401 - so that its checkpoints are known
 
     with naming_damage(Place(str(path), options.get("gguf_file"))):
         found = transformers.AutoTokenizer.from_pretrained(path, trust_remote_code=False, **options)
@@ -274,15 +272,6 @@ def _forget_packing(model: Any) -> None:
     model.is_quantized = False
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
-
-
-def _need_gguf_reader(path: str | Path) -> None:
-    missing = [name for name in ("gguf", "accelerate") if find_spec(name) is None]
-    if missing:
-        raise ValueError(
-            f"Reading the GGUF model {str(path)!r} needs {' and '.join(missing)}: "
-            f"pip install {' '.join(missing)}"
-        )
 
 
 def _converted(place: Place) -> Place:

@@ -55,15 +55,12 @@ class Base:
 
     def check(self, other: Base, where: Path) -> None:
         """Raises a ``ValueError`` if the adapter in ``where`` was trained on another model than ``other``."""
-        if self.signature != other.signature:
+        same = (self.signature, self.fingerprint) == (other.signature, other.fingerprint)
+        if not same:
+            what = "weights" if self.signature == other.signature else "architectures"
             raise ValueError(
-                f"The adapter {where} was trained on {self.path!r}, a model of another architecture "
-                f"than {other.path!r} (signature {self.signature}, not {other.signature})."
-            )
-        if self.fingerprint != other.fingerprint:
-            raise ValueError(
-                f"The adapter {where} was trained on {self.path!r}, whose weights differ from those of "
-                f"{other.path!r}: the model there has changed since, or is another one."
+                f"The adapter {where} was trained on {self.path!r}, and {other.path!r} is another model: "
+                f"their {what} differ. Perhaps it has changed since."
             )
 
 
