@@ -142,12 +142,12 @@ def _settings(r: Result) -> str:
     """The model's sampling, and the agent's settings that are not at their defaults."""
     if not r["model"]:
         return "-"
-    agent, sampling = AGENTS[r["agent"]], r["sampling"]
+    sampling = r["sampling"]
     sampled = [f"T {sampling['temperature']:g}", f"{sampling['max_tokens']} tokens"]
-    default = agent.Settings().model_dump()
+    default = AGENTS[r["agent"]].Settings().model_dump()
     chosen = (r.get("agent_settings") or {}).items()
     parts = [f"{k}={v}" for k, v in chosen if k not in default or default[k] != v]
-    return ", ".join([*(sampled if agent.samples else []), *parts]) or "-"
+    return ", ".join([*sampled, *parts])
 
 
 def main(added: Sequence[str]) -> None:
