@@ -39,15 +39,15 @@ REFUSALS: list[tuple[str, int, Any, int | None]] = [
     ("Cloudflare", 400, {"errors": [{"message": "The estimated number of input and maximum output "
      "tokens (5000) exceeded this model context window limit (4096)."}]}, 4096),
     ("Cohere", 400, {"message": "too many tokens: total number of tokens in the prompt cannot exceed "
-     "4081 - received 4292."}, None),
+     "4081 - received 4292."}, 4081),
     ("Cohere, chat", 400, {"message": "too many tokens: size limit exceeded by 1200 tokens. Try using "
-     "shorter or fewer inputs. The limit for this model is 128000 tokens."}, None),
+     "shorter or fewer inputs. The limit for this model is 128000 tokens."}, 128000),
     ("DashScope", 400, {"error": {"code": "invalid_parameter_error", "param": None, "message": "<400> "
-     "InternalError.Algo.InvalidParameter: Range of input length should be [1, 30720]"}}, None),
+     "InternalError.Algo.InvalidParameter: Range of input length should be [1, 30720]"}}, 30720),
     ("Fireworks", 400, {"error": {"message": "The prompt is too long: 5000, model maximum context "
      "length: 4095", "code": "invalid_request_error"}}, 4095),
     ("Gemini", 400, [{"error": {"code": 400, "status": "INVALID_ARGUMENT", "message": "The input "
-     "token count (1196265) exceeds the maximum number of tokens allowed (1048575)."}}], None),
+     "token count (1196265) exceeds the maximum number of tokens allowed (1048575)."}}], 1048575),
     ("GitHub Copilot", 400, {"error": {"message": "prompt token count of 100000 exceeds the limit of "
      "65536", "code": "model_max_prompt_tokens_exceeded"}}, 65536),
     ("GitHub Models", 413, {"error": {"code": "tokens_limit_reached", "message": "Request body too "
@@ -81,13 +81,13 @@ REFUSALS: list[tuple[str, int, Any, int | None]] = [
      "maximum context length of 4096 tokens. You requested a total of 5000 tokens: 4488 tokens from "
      "the input messages and 512 tokens for the completion.", **BAD}, 4096),
     ("TensorRT-LLM", 500, {"object": "error", "message": "The sum of prompt length (72417.0), query "
-     "length (0) should not exceed max_num_tokens (69632)", **BAD}, None),
+     "length (0) should not exceed max_num_tokens (69632)", **BAD}, 69632),
     ("TensorRT-LLM, batch manager", 500, {"message": "Prompt length (4500) exceeds maximum input "
      "length (4096)."}, 4096),
     ("TGI", 422, {"error": "Input validation error: `inputs` tokens + `max_new_tokens` must be <= "
      "4096. Given: 5000 `inputs` tokens and 512 `max_new_tokens`", "error_type": "validation"}, 4096),
     ("TGI, prompt", 422, {"error": "Input validation error: `inputs` must have less than 1024 tokens. "
-     "Given: 1500", "error_type": "validation"}, None),
+     "Given: 1500", "error_type": "validation"}, 1024),
     ("vLLM, 2023", 400, {"object": "error", "message": "This model's maximum context length is 4096 "
      "tokens. However, you requested 4120 tokens (3608 in the messages, 512 in the completion).",
      **BAD}, 4096),

@@ -287,6 +287,17 @@ def test_a_gguf_file_gives_the_same_model_and_is_converted_once(
     assert len(list((tmp_path / "cache" / "models").iterdir())) == 1
 
 
+def test_a_gguf_file_is_read_without_a_cache_that_can_be_written(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
+    (tmp_path / "small.gguf").write_bytes(b"GGUF")
+    monkeypatch.setenv("PAW_CACHE_DIR", str(tmp_path / "small.gguf" / "cache"))
+    place = find_model(tmp_path / "small.gguf")
+    assert loading._converted(place) == place
+    with pytest.raises(ValueError, match="or the cache folder .* cannot be written"):
+        loading.model_folder(tmp_path / "small.gguf")
+
+
 def test_signature_and_fingerprint_tell_models_apart() -> None:
     one, two = (scratch_model(SMALL, 50, seed) for seed in (0, 1))
     wider = scratch_model(SMALL, 51, 0)

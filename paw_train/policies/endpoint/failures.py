@@ -276,7 +276,8 @@ _RESPONSE = re.compile(r"maximum output for|max tokens must be|maximum tokens yo
 
 _LIMIT = re.compile(
     r"(?:max(?:imum)?(?: model)?(?: context| prompt| input)? (?:length|size|tokens|limit)"
-    r"|context (?:length|window)|n_ctx|(?<!exceeds )limit|<= |> )"
+    r"|context (?:length|window)|n_ctx|max_num_tokens|tokens allowed|limit for this model"
+    r"|(?<!exceeds )limit|cannot exceed|less than|<= |> |\[1, ?)"
     r"(?: of| is|:)?(?: only)?[\s:(]*(\d[\d,]{2,})\b(?! \+)"
 )
 """``maximum context length is 4096``, ``limit: 8192``, ``210000 tokens > 200000``; not MiniMax's

