@@ -122,8 +122,8 @@ def _checked_splits(tasks: Any) -> dict[str, list[Task]]:
                 )
     if _TRAIN not in splits:
         raise EnvDefinitionError(
-            f"tasks has the splits {', '.join(map(repr, splits))}; expected 'train', which training "
-            "samples from, and held-out ones.",
+            f"tasks has the splits {', '.join(map(repr, splits)) or '(none)'}; expected 'train', which "
+            "training samples from, and held-out ones.",
             "tasks",
         )
     return splits

@@ -123,11 +123,11 @@ class Episode:
         """The chat messages that the agent saw before it answered at ``step``."""
         if self.context_mode == "window":
             return [{"role": "user", "content": self.transitions[step].prompt}]
-        turns = []
-        for t in self.transitions[: step + 1]:
+        turns: list[dict[str, str]] = []
+        for t in self.transitions[:step]:
             turns.append({"role": "user", "content": t.prompt})
             turns.append({"role": "assistant", "content": t.response})
-        return turns[:-1]
+        return [*turns, {"role": "user", "content": self.transitions[step].prompt}]
 
     def to_dict(self) -> dict[str, Any]:
         """A dictionary of JSON values."""

@@ -332,7 +332,7 @@ class RecordTransitions(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
         observation, info = self.env.reset(seed=seed, options=options)
         # now, not when there is already an episode to lose
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        if self.path.exists():
+        if self.path.is_dir() or self.path.is_file():  # reading a pipe would wait
             next(read_jsonl(self.path), None)  # raises for a folder, or a file of something else
         inner = self.env.unwrapped
         if isinstance(inner, AgentInterface):

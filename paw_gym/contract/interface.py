@@ -252,7 +252,7 @@ def _check_vector(subject: Subject, mode: str, count: int = 2, steps: int = 3) -
 def _require_equal(got: Any, expected: list[Any], what: str) -> None:
     require(
         list(got) == expected,
-        f"make_vec: {what} are {list(got)!r:.160}; single environments give {expected!r:.160}.",
+        f"{what} of a vector environment are {list(got)!r:.160}; single environments give {expected!r:.160}.",
     )
 
 

@@ -75,7 +75,8 @@ def _from_address(
             _receive(url, file, part, progress, reserve)
             break
         except _Interrupted as error:
-            fruitless = 0 if _size(part) > before else fruitless + 1
+            goes_on = bool(file.sha256) and _size(part) > before  # else each attempt begins anew
+            fruitless = 0 if goes_on else fruitless + 1
             if fruitless >= ATTEMPTS:
                 raise DownloadError(f"no connection ({error}).") from error
             time.sleep(2.0**fruitless)

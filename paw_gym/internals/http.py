@@ -156,12 +156,14 @@ class JsonClient:
             may_pass = answer.status in _PASSING
             raise _FailedError(_detail(content), answer.status, _pause(answer), may_pass)
         try:
-            return read(json.loads(content) if content else None)
-        except MalformedAnswer as error:
-            raise _FailedError(str(error)) from error
+            value = json.loads(content) if content else None
         except (ValueError, RecursionError) as error:
             message = f"{self.url}{path} answered with something else than JSON."
             raise HttpError(message, None, message) from error
+        try:
+            return read(value)
+        except MalformedAnswer as error:
+            raise _FailedError(str(error)) from error
 
     def _target(self, path: str) -> str:
         asked, _, query = (self._base + path).partition("?")

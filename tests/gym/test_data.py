@@ -192,6 +192,12 @@ class TestResume:
             server.download()
         assert len(server.requests) == 3
 
+    def test_attempts_that_begin_anew_come_to_an_end(self, server: Served) -> None:
+        server.cut_after, server.cuts, asked = 90_000, 99, fetch.ATTEMPTS
+        with pytest.raises(DownloadError, match="it ended after 90,000 of"):
+            server.download()
+        assert len(server.requests) == asked
+
     def test_a_busy_server_is_asked_again(self, server: Served) -> None:
         server.status = [503, 429]
         assert server.download().is_dir()

@@ -137,6 +137,10 @@ def test_messages_are_the_prompt_or_the_dialogue_so_far() -> None:
     dialogue = replace(window, context_mode="conversation").messages(1)
     found = [(m["role"], m["content"]) for m in dialogue]
     assert found == [("user", "p0"), ("assistant", "r0"), ("user", "p1")]
+    talk = replace(window, context_mode="conversation")
+    assert talk.messages(-1) == dialogue
+    with pytest.raises(IndexError):
+        talk.messages(2)
 
 
 @pytest.mark.parametrize(

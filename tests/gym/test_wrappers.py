@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -162,6 +163,11 @@ class TestRecord:
         with pytest.raises(ValueError, match=r"notes\.md, line 1: not an episode"):
             RecordTransitions(box_env(), notes).reset(seed=0)
         assert notes.read_text() == "# Mine\n"
+
+    @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
+    def test_a_pipe_is_not_read(self, box_env: Any, tmp_path: Path) -> None:
+        os.mkfifo(pipe := tmp_path / "pipe")
+        assert RecordTransitions(box_env(), pipe).reset(seed=0)[0]
 
     def test_agent_transitions_are_written_as_they_are(self, agent: Make, tmp_path: Path) -> None:
         env = RecordTransitions(agent(mode="conversation"), tmp_path / "e.jsonl")

@@ -71,7 +71,6 @@ def test_previous_leads_back_to_the_page_of_results(shop: Shop) -> None:
     visit, taken = walk(shop, "search[mug]", *["click[next >]"] * 4)
     assert all(taken) and visit.number == 5, "next is there on the last page too"
     page = show(shop, visit)
-    assert not page.has_next
     assert page.text().endswith("Page 5 (Total results: 23) [SEP] < Prev [SEP] Next >")
 
 
