@@ -52,8 +52,8 @@ class ReplayedEnv(TextEnv):
 
     def catch_up(self) -> None:
         """Brings the engine to the present state: for whatever reads the engine after a restore."""
-        actions = self.state["actions"]
         here = self._opened == (self.task.id, self.state["seed"])
+        actions = self.state["actions"]
         if not here or self._applied != actions[: len(self._applied)]:
             self._reopen()
         for action in actions[len(self._applied) :]:

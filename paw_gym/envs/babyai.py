@@ -276,9 +276,9 @@ class BabyAIEnv(ReplayedEnv):
 
     def _following(self, bot: Bot | None) -> Bot:
         """A bot at this point of the episode: the given one if it is on the way there, or a new one."""
-        taken = self.state["actions"]
+        task, taken = self.task, self.state["actions"]
         if bot is None or bot.followed != taken[: len(bot.followed)]:
-            bot = Bot(self.level, self.task.data)
+            bot = Bot(self.level, task.data)
         for action in taken[len(bot.followed) :]:
             bot.follow(action)
         return bot

@@ -82,6 +82,14 @@ def test_wrong_arguments_are_named(
         make_text_env(f"paw_gym/{world}-v0", **kwargs)
 
 
+@pytest.mark.parametrize("world", ["BabyAI", "TextWorld", "Sokoban", "ALFWorld"])
+def test_a_solution_before_a_reset_is_refused(world: str) -> None:
+    if world in PACKAGES:
+        pytest.importorskip(PACKAGES[world])
+    with pytest.raises(RuntimeError, match="call reset"):
+        make_text_env(f"paw_gym/{world}-v0").unwrapped.reference_solution()
+
+
 @pytest.mark.parametrize(
     ("package", "start"),
     [

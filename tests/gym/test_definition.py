@@ -206,12 +206,7 @@ REGISTRATIONS: list[tuple[Any, Any, dict[str, Any], str]] = [
     (ID, say, {"tasks": {"train": TASKS, "test": TASKS}}, "task 'a' is in the splits 'train' and"),
     (ID, say, {"tasks": {"train": ["a"]}}, "tasks['train'][0] is a str, 'a'; expected a Task"),
     (ID, say, {"tasks": TASKS, "max_step": 5}, "no option 'max_step'. Did you mean 'max_steps'?"),
-    (
-        ID,
-        say,
-        {"tasks": TASKS, "max_steps": 0},
-        "max_steps is an int, 0; expected an int of at least 1",
-    ),
+    (ID, say, {"tasks": TASKS, "max_steps": 0}, "max_steps is an int, 0; expected an int of at"),
     (ID, say, {"tasks": TASKS, "max_steps": True}, "max_steps is a bool, True; expected an int"),
     (ID, say, {"tasks": TASKS, "solve": ["a"]}, "solve is a list, ['a']; expected a function"),
     (ID, say, {"tasks": TASKS, "solve": lambda: 1}, "expected a function solve(task, rng)"),

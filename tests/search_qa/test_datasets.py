@@ -179,7 +179,7 @@ def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:
 def test_what_is_missing_is_told(tmp_path: Path, write: Write) -> None:
     write("hotpotqa/dev.jsonl", '{"id": "1", "question": "a", "answer": "b"}')
     for dataset, split, says in (
-        ("hotpotqa", "devv", "no split 'devv'. Did you mean 'dev'"),
+        ("hotpotqa", "devv", "no split 'devv'. Did you mean 'dev'.* Expected .*<split>.jsonl"),
         ("hotpot", "dev", "no data set 'hotpot'. Did you mean 'hotpotqa'"),
     ):
         with pytest.raises(FileNotFoundError, match=says):

@@ -169,12 +169,11 @@ def _nothing_there(data_dir: Path, dataset: str, split: str) -> str:
     if folder.is_dir():
         files = {p.name: next(filter(p.name.endswith, _SUFFIXES), None) for p in folder.iterdir()}
         splits = sorted({name.removesuffix(s) for name, s in files.items() if s} - {"corpus"})
-        return f"{folder} has no split {split!r}. {did_you_mean(split, splits)}"
-    here = sorted(p.name for p in data_dir.iterdir() if p.is_dir())
-    return (
-        f"{data_dir} has no data set {dataset!r}. {did_you_mean(dataset, here)} "
-        "Expected <dataset>/<split>.jsonl, or .parquet."
-    )
+        reason = f"{folder} has no split {split!r}. {did_you_mean(split, splits)}"
+    else:
+        here = sorted(p.name for p in data_dir.iterdir() if p.is_dir())
+        reason = f"{data_dir} has no data set {dataset!r}. {did_you_mean(dataset, here)}"
+    return f"{reason} Expected <dataset>/<split>.jsonl, or .parquet."
 
 
 def read_questions(path: Path) -> list[Question]:
