@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 import paw_gym
 from env_servers.application import Many, Whole, json_answer, new_app, read, refuses, takes
@@ -32,14 +32,16 @@ _MOST_QUERIES = 16_384
 MAX_CHARS = 2_000
 """of a longer query, ``/retrieve`` reads so many; ``/v1/search`` refuses it"""
 MAX_TOP_K = 100
-TopK = Annotated[Whole, Field(ge=1, le=MAX_TOP_K)]
+_QUERIES_SCHEMA = {"type": "array", "description": "At most as many as GET /v1/info says."}
+_TOP_K_SCHEMA = {"type": "integer", "minimum": 1, "maximum": MAX_TOP_K}
+TopK = Annotated[Whole, Field(ge=1, le=MAX_TOP_K), WithJsonSchema(_TOP_K_SCHEMA)]
 
 
 class PlainRequest(BaseModel):
     """``POST /retrieve``, as Search-R1's clients send it: what a model wrote, a whole batch at once."""
 
     model_config = ConfigDict(strict=True)
-    queries: list[Any] = Field(max_length=_MOST_QUERIES)
+    queries: Annotated[list[Any], Field(max_length=_MOST_QUERIES), WithJsonSchema(_QUERIES_SCHEMA)]
     """texts; another value finds nothing, and the others are answered"""
     topk: TopK | None = None
     return_scores: bool = False

@@ -140,11 +140,14 @@ def _is_known(row: Row, seen: set[bytes]) -> bool:
 def _require_examples(tally: Tally, rows: dict[str, int]) -> None:
     for kind, count in rows.items():
         if count == 0:
+            hint = (
+                " Demonstrations are accepted actions of successful episodes: take the failed ones too "
+                "(--failures), or write the world-model pairs only (--only world_model)."
+            )
             raise ValueError(
                 f"No example of the kind {kind!r} in {counted(tally.episodes, 'episode')}, "
-                f"{tally.successes} of them successful, with {counted(tally.transitions, 'step')}. "
-                "Demonstrations are accepted actions of successful episodes: take the failed ones too "
-                "(--failures), or write the world-model pairs only (--only world_model)."
+                f"{tally.successes} of them successful, with {counted(tally.transitions, 'step')}."
+                + (hint if tally.transitions and kind == "policy" else "")
             )
 
 

@@ -123,8 +123,12 @@ class SimulatedRetriever(CheckedRetriever):
         wait: Callable[[float], None] = time.sleep,
         writer: str = "model",
     ) -> None:
-        given = curriculum if curriculum is not None else {}
-        self.curriculum = given if isinstance(given, Curriculum) else Curriculum(**given)
+        if not isinstance(curriculum, Curriculum):
+            curriculum = curriculum or {}
+            for name in curriculum:
+                require_choice("setting of the curriculum", name, asdict(Curriculum()))
+            curriculum = Curriculum(**curriculum)
+        self.curriculum = curriculum
         require_choice("writer", writer, WRITERS)
         self._client: JsonClient | None = None
         if writer == "model":

@@ -109,6 +109,8 @@ def test_without_an_accepted_action_there_is_no_demonstration(
         write_sft(tmp_path / "x", [refused], failures=True)
     with pytest.raises(ValueError, match="take the failed ones too"):
         write_sft(tmp_path / "x", [refused])
+    with pytest.raises(ValueError, match=r"'world_model' in 1 episode.* with 0 steps\.$"):
+        write_sft(tmp_path / "x", [replace(refused, transitions=[])], kinds="world_model")
 
 
 def test_only_pairs_of_failed_episodes(paw: Paw, run: Path) -> None:

@@ -119,3 +119,5 @@ def test_failures_are_retriever_errors() -> None:
         make_retriever("simulated")
     with pytest.raises(ValueError, match="Unknown writer 'scrpt'. Did you mean 'script'"):
         make_retriever("simulated", writer="scrpt")
+    with pytest.raises(ValueError, match="setting of the curriculum 'ends'. Did you mean 'end'"):
+        make_retriever("simulated", writer="script", curriculum={"ends": 1.0})
