@@ -239,7 +239,7 @@ def _changes(settings: Settings, plan: Plan) -> Iterator[str]:
         yield "model.lora.rank=32"
         return
     if plan.resident == 0:
-        yield f"openrlhf.tensor_parallel={2 * o.tensor_parallel}"
+        yield from (f"openrlhf.tensor_parallel={n * o.tensor_parallel}" for n in (2, 4))
     if o.zero_stage == 2:
         yield "openrlhf.zero_stage=3"
     if not o.adam_offload:

@@ -124,6 +124,19 @@ def test_an_engine_that_raises_fails_one_episode() -> None:
     assert "engine died" in error
 
 
+def test_a_dead_engine_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    class EngineDeadError(Exception):
+        """As vLLM's, which the ordinary environment has not."""
+
+    async def dead(*_: Any) -> Any:
+        raise EngineDeadError
+
+    settings = _settings()
+    monkeypatch.setattr(Engine, "_generate", dead)
+    with pytest.raises(EngineDeadError):
+        _run(EpisodeRunner(settings), _label(settings), Engine())
+
+
 def test_an_environment_that_raises_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
     settings, made = _settings(), []
 

@@ -1,1 +1,1 @@
-"""This project's trainers behind ``protocol.Trainer``: the local engine, OpenRLHF, TRL."""
+"""This project's trainers behind ``protocol.Trainer``: the local engine and OpenRLHF."""

@@ -27,6 +27,9 @@ from paw_train.rollouts.rollout import Trajectory, rollout, timed_out
 from paw_train.settings import Settings
 from paw_train.training.openrlhf.episodes import GroupLabel, response
 
+DEATHS = {"RayActorError", "EngineDeadError"}
+"""names of Ray's and vLLM's exceptions of an engine that is gone; neither is imported here"""
+
 
 class EnginePolicy:
     """OpenRLHF's vLLM engine, a Ray actor, as a policy."""
@@ -49,13 +52,15 @@ class EngineSession(VLLMSession):
         self._engine, self._loop = policy.engine, policy.loop
 
     def respond(self, requests: Sequence[Request]) -> list[Response]:
-        """See ``rollouts.policy.Session``; an engine that raises fails the episode."""
+        """See ``rollouts.policy.Session``. An engine that raises fails the episode, a dead one the run."""
         asked = [asyncio.run_coroutine_threadsafe(self._sample(r), self._loop) for r in requests]
         responses = []
         for future in asked:
             try:
                 responses.append(self.finished(future.result()))
-            except Exception:  # whatever the engine raises; the others go on
+            except Exception as error:  # whatever the engine raises; the others go on
+                if DEATHS & {kind.__name__ for kind in type(error).__mro__}:
+                    raise  # or a validation would count its episodes as failures
                 responses.append(Response(error=traceback.format_exc()))
         return responses
 
