@@ -36,9 +36,7 @@ from paw_train.settings.model import ScratchModelSettings
 from paw_train.training.cloning import clone, expert_rows
 
 ENVIRONMENT = "paw_gym/ToyText-v0"
-SIZE = ScratchModelSettings(
-    hidden=16, layers=2, heads=2, kv_heads=1, intermediate=32, max_positions=1024
-)
+SIZE = ScratchModelSettings(hidden=16, layers=2, heads=2, kv_heads=1, intermediate=32)
 SETTINGS = RolloutSettings(max_response_tokens=12, temperature=OBJECTIVES["policy"].temperature)
 NOISE = 0.02
 """standard deviation of what the policy's weights differ by from the sampler's"""
@@ -49,11 +47,11 @@ class Recorder(TokenRecorder):
 
     messages: dict[tuple[str, int], tuple[str, tuple[int, int]]] = {}
 
-    def take(self, slot: Any, response: Any) -> Any:
+    def take(self, slot: Any, response: Any, learned: bool = True) -> None:
         episode = slot.episode
         key = episode.episode_id, len(episode.transitions) - 1
         self.messages[key] = slot.prompt, self.pool.env_of(slot).observation_span
-        return super().take(slot, response)
+        super().take(slot, response, learned)
 
 
 def pool(groups: int, size: int) -> EnvPool:
@@ -72,7 +70,7 @@ def models(teacher: EnvPool) -> dict[str, Any]:
             texts += [t.prompt, t.response, t.next_observation]
     tokenizer = word_tokenizer(texts)
     sampler = LocalPolicy(scratch_model(SIZE, len(tokenizer), 0), tokenizer)
-    rows = expert_rows(teacher, sampler.chat, tasks, 0.3, 0)
+    rows = expert_rows(teacher, sampler.chat, tasks, CloningSettings(noise=0.3), 0)
 
     def learn(steps: int, rate: float) -> dict[str, torch.Tensor]:
         settings = CloningSettings(
