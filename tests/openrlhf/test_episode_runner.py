@@ -43,9 +43,9 @@ def _settings(*overrides: str) -> Settings:
 class Engine:
     """A Ray actor that answers as vLLM does, with a fixed action; notes which thread it runs on."""
 
-    def __init__(self, fail_at: int = -1) -> None:
+    def __init__(self, fail_at: int = -1, error: type[Exception] = RuntimeError) -> None:
         self.ids = TOKENIZER(LOOK, add_special_tokens=False)["input_ids"]
-        self.fail_at, self.threads = fail_at, set[int]()
+        self.fail_at, self.error, self.threads = fail_at, error, set[int]()
         self.parameters: list[Any] = []
         self.generate = SimpleNamespace(remote=self._generate)
 
@@ -53,7 +53,7 @@ class Engine:
         self.threads.add(threading.get_ident())
         self.parameters.append(parameters)
         if len(self.parameters) == self.fail_at:
-            raise RuntimeError("engine died")
+            raise self.error("engine died")
         await asyncio.sleep(0)
         logprobs = [{token: SimpleNamespace(logprob=-0.5)} for token in self.ids]
         said = {"token_ids": list(self.ids), "logprobs": logprobs, "finish_reason": "stop"}
@@ -117,24 +117,14 @@ def test_a_group_is_played_off_the_event_loop_with_ids_as_sampled(mode: str, row
     assert len({p.seed for p in engine.parameters}) == len(engine.parameters)
 
 
-def test_an_engine_that_raises_fails_one_episode() -> None:
+def test_an_engine_that_raises_fails_one_episode_a_dead_one_the_run() -> None:
     settings = _settings()
     trajectories = _run(EpisodeRunner(settings), _label(settings), Engine(fail_at=5))
     [error] = [t.episode.error for t in trajectories if t.episode.error is not None]
     assert "engine died" in error
-
-
-def test_a_dead_engine_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    class EngineDeadError(Exception):
-        """As vLLM's, which the ordinary environment has not."""
-
-    async def dead(*_: Any) -> Any:
-        raise EngineDeadError
-
-    settings = _settings()
-    monkeypatch.setattr(Engine, "_generate", dead)
-    with pytest.raises(EngineDeadError):
-        _run(EpisodeRunner(settings), _label(settings), Engine())
+    dead = type("EngineDeadError", (Exception,), {})  # vLLM's has this name
+    with pytest.raises(dead):
+        _run(EpisodeRunner(settings), _label(settings), Engine(5, dead))
 
 
 def test_an_environment_that_raises_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:

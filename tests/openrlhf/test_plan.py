@@ -188,8 +188,7 @@ def test_what_does_not_fit_is_refused_with_settings_that_would() -> None:
     with pytest.raises(DoesNotFitError, match="training phase.*It fits with"):
         require_fit(settings, GPUS["a100-40g"])
     assert "DOES NOT FIT" not in render(make_plan(_settings("openrlhf.gpu=h200")))
-    little = ["engine=openrlhf", "rollout.vllm.gpu_memory=0.1"]
-    plan = make_plan(load_settings("alfworld_qwen2.5-7b_grpo_paw", little))
+    plan = make_plan(_settings("rollout.vllm.gpu_memory=0.03"))
     assert plan.remedy == "It fits with openrlhf.tensor_parallel=4."
 
 
