@@ -143,6 +143,8 @@ _EXTRAS = {
     "torch": "train",
     "transformers": "train",
     "tokenizers": "train",
+    "peft": "train",
+    "scipy": "train",
     "tensorboard": "train",
     "wandb": "wandb",
     "openai": "eval",

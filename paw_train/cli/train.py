@@ -119,13 +119,16 @@ def report(
     """Rewrite the report of a run or a comparison."""
     from paw_train.reporting.run.page import write_report
 
+    measures = noise or noise_rule is not None
+    if overrides and not measures:
+        raise ValueError(f"{overrides[0]!r} belongs to --noise: a report shows a run as it was.")
     results = Path(run) if run.endswith(".json") else Path(run) / "results.json"
     if results.is_file():
         from paw_train.reporting.compare.folder import report_of
 
         typer.echo(f"The report is {report_of(results)}")
         return
-    if noise or noise_rule is not None:
+    if measures:
         from paw_train.evaluation.world_model_program import write_noise_gradient
 
         import_modules(modules)

@@ -195,7 +195,7 @@ class _Replaying:
             episode = next(recorded, None)
         if episode is not None:
             self._differs(f"episodes.jsonl holds {episode.task_id!r}, which is not expected there")
-        if not self.found.episodes and not self.found.differences:
+        if not runs or not (self.found.episodes or self.found.differences):
             raise ValueError(f"{self.file} holds no episode that could be replayed.")
         return runs
 

@@ -100,18 +100,15 @@ def evaluate_from_args(
         )
     split, rollout = settings.evaluation.split, settings.rollout
     measured = world_model.measure(policy, played, env, split, rollout, embed, display)
-    result = (
-        where
-        | measured
-        | {
-            "model": model,
-            "model_hash": model_hash(policy),
-            "env_id": env.id,
-            "encoder": encoder,
-            "settings": {"env": env.model_dump(), "evaluation": settings.evaluation.model_dump()},
-            "seconds": time.perf_counter() - started,
-        }
-    )
+    result = where | measured
+    result |= {
+        "model": model,
+        "model_hash": model_hash(policy),
+        "env_id": env.id,
+        "encoder": encoder,
+        "settings": {"env": env.model_dump(), "evaluation": settings.evaluation.model_dump()},
+        "seconds": time.perf_counter() - started,
+    }
     names = (Path(model).name, where["panel"] or "recorded")
     name = "-".join(re.sub(r"[^\w.-]+", "-", part) for part in ("eval-wm", *names))
     path = Path(out) if out else (run_folder or Path("runs")) / f"{name}.json"

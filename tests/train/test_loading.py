@@ -287,15 +287,13 @@ def test_a_gguf_file_gives_the_same_model_and_is_converted_once(
     assert len(list((tmp_path / "cache" / "models").iterdir())) == 1
 
 
-def test_a_gguf_file_is_read_without_a_cache_that_can_be_written(
-    tmp_path: Path, monkeypatch: Patch
-) -> None:
-    (tmp_path / "small.gguf").write_bytes(b"GGUF")
-    monkeypatch.setenv("PAW_CACHE_DIR", str(tmp_path / "small.gguf" / "cache"))
-    place = find_model(tmp_path / "small.gguf")
-    assert loading._converted(place) == place
+def test_a_gguf_file_needs_no_writable_cache(tmp_path: Path, monkeypatch: Patch) -> None:
+    file = tmp_path / "small.gguf"
+    file.write_bytes(b"GGUF")
+    monkeypatch.setenv("PAW_CACHE_DIR", str(file / "cache"))
+    assert loading._converted(find_model(file)) == find_model(file)
     with pytest.raises(ValueError, match="or the cache folder .* cannot be written"):
-        loading.model_folder(tmp_path / "small.gguf")
+        loading.model_folder(file)
 
 
 def test_signature_and_fingerprint_tell_models_apart() -> None:

@@ -175,6 +175,7 @@ def test_of_missing_episodes_the_others_are_checked(alfworld: Path, said: Said) 
         (_env(id="paw_gym/Remote-v0"), "whose answers prove nothing"),
         (lambda r, e: r.pop("environment"), "does not record its environment"),
         (lambda r, e: r.update(runs=3), "is not a whole result"),
+        (lambda r, e: r.update(runs=[]), "holds no episode that could be replayed"),
         (lambda r, e: r["settings"].update(env=[]), "does not describe"),
     ],
 )

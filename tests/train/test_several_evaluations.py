@@ -157,9 +157,8 @@ def test_other_evaluations_have_other_folders(tmp_path: Path) -> None:
     assert len(set(different)) == len(different)
     same = ["endpoint.concurrency=2", "endpoint.budget_requests=7", "evaluation.batch=3"]
     assert folder("openai:org/m", *same) == plain
-    assert make_job("expert", [f"env.id={fork.ENV}"]).folder == Path(
-        "runs/eval-expert-test-Fork-v0-2"
-    )
+    expert = make_job("expert", [f"env.id={fork.ENV}"])
+    assert expert.folder == Path("runs/eval-expert-test-Fork-v0-2")
     run = tmp_path / "run"
     (run / "checkpoints").mkdir(parents=True)
     (run / "config.json").write_text(json.dumps(load_settings("smoke").to_dict()))

@@ -167,10 +167,8 @@ class EndpointPolicy:
             raise
 
     async def _answer(self, request: Request, sampling: Sampling) -> Response:
-        seed, body = (
-            request.seed if sampling.temperature > 0 else None,
-            self._body(request, sampling),
-        )
+        seed = request.seed if sampling.temperature > 0 else None
+        body = self._body(request, sampling)
         key = request_key(self.url, "chat", body, seed)
         known = self._cache.get(key) if self._cache else None
         if known is not None:
