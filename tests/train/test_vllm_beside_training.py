@@ -133,7 +133,7 @@ def test_a_run_rests_after_rollouts_and_validations(
         """The trained policy itself, which says when it samples and rests."""
         said.append(f"reserved {reserved}")
         session = policy.session
-        policy.session = lambda *args: said.append("sample") or session(*args)
+        policy.session = lambda *args, **more: said.append("sample") or session(*args, **more)
         policy.rest = lambda: said.append("rest")
         return policy
 
