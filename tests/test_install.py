@@ -30,7 +30,7 @@ LINUX = {
     "python_version": "3.11", "python_full_version": "3.11.9", "sys_platform": "linux",
     "platform_system": "Linux", "platform_machine": "x86_64", "extra": "",
 }  # fmt: skip
-HEAVY = ("torch", "transformers", "pyarrow", "textworld", "alfworld", "paw_train")
+HEAVY = ("torch", "transformers", "pyarrow", "textworld", "alfworld", "numba", "paw_train")
 DOCKERFILES = sorted((ROOT / "docker").glob("*.Dockerfile"))
 
 
@@ -235,7 +235,7 @@ def test_the_module_in_the_id_registers(tmp_path: Path) -> None:
 
 
 def test_an_import_brings_every_public_name_and_nothing_heavy() -> None:
-    for module in ("paw_gym", "gymnasium", "paw_gym.wrappers", "paw_gym.pool"):
+    for module in ("paw_gym", "gymnasium", "paw_gym.wrappers", "paw_gym.pool", "paw_gym.retrieval"):
         code = f"import {module}, sys; print([m for m in {HEAVY} if m in sys.modules])"
         assert said("-c", code) == "[]", module
     code = "import paw_gym; [getattr(paw_gym, name) for name in paw_gym.__all__]; print('all')"

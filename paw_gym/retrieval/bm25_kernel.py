@@ -8,6 +8,7 @@ Frequent terms are light, so most postings are skipped.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -15,143 +16,12 @@ import numpy as np
 from paw_gym.retrieval.base import need
 from paw_gym.retrieval.bm25_index import BM25Index
 
-numba: Any = need("numba", "retrieval", "BM25 with compiled loops")
-
 _BLOCK = 1 << 15
 """passages whose scores are summed at a time: they stay in the processor's cache"""
 _SLACK = 1 + 1e-12
 """makes up for the order in which a bound is summed"""
 _SPARSE = 8
 """postings per passage in question from which looking them up is quicker than walking past them"""
-
-
-@numba.njit(nogil=True, fastmath=False)
-def greatest_gain(
-    start: Any, end: Any, passages: Any, counts: Any, lengths: Any, inverse: Any
-) -> Any:
-    greatest = np.float32(0)
-    for i in range(start, end):
-        gain = np.float32(counts[i]) * inverse[lengths[passages[i]]]
-        greatest = max(greatest, gain)
-    return greatest
-
-
-@numba.njit(nogil=True, fastmath=False)
-def first_from(passages: Any, low: Any, end: Any, wanted: Any) -> Any:
-    """The first posting at or after ``low`` whose passage is ``wanted`` or a later one."""
-    step = 1
-    high = low
-    while high < end and passages[high] < wanted:
-        low = high + 1
-        high += step
-        step *= 2
-    high = min(high, end)
-    while low < high:
-        middle = (low + high) // 2
-        if passages[middle] < wanted:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-@numba.njit(nogil=True, fastmath=False)
-def rank(
-    starts: Any,
-    ends: Any,
-    weights: Any,
-    bounds: Any,
-    passages: Any,
-    counts: Any,
-    lengths: Any,
-    inverse: Any,
-    top_k: Any,
-) -> Any:
-    terms, size, one = len(starts), len(lengths), np.float32(1)
-    sums = np.zeros(min(_BLOCK, size), np.float64)
-    found = np.empty(len(sums), np.int64)  # offsets in the block that may still get in
-    next_ = starts.copy()
-    remaining = np.zeros(terms + 1, np.float64)  # the most that a term and all lighter ones add
-    for t in range(terms - 1, -1, -1):
-        remaining[t] = remaining[t + 1] + bounds[t]
-    best = np.empty(top_k, np.int64)
-    scores = np.empty(top_k, np.float32)
-    held, leading = 0, terms  # leading: terms that still bring passages in
-    for base in range(0, size, _BLOCK):
-        limit = min(base + _BLOCK, size)
-        least = scores[top_k - 1] if held == top_k else np.float32(-1)
-        # a later passage must score more than the last that is held: ties go to the earlier one
-        while leading > 0 and np.float32(remaining[leading - 1] * _SLACK) <= least:
-            leading -= 1
-        if leading == 0:
-            break
-        count = 0
-        # heavy terms bring passages in: `found` lists those with a sum, to be set back to 0 below
-        for t in range(leading):
-            i, end, weight = next_[t], ends[t], weights[t]
-            while i < end and passages[i] < limit:
-                p = passages[i]
-                offset = p - base
-                if sums[offset] == 0.0:
-                    found[count] = offset
-                    count += 1
-                gain = np.float32(counts[i]) * inverse[lengths[p]]
-                sums[offset] += weight - weight / (one + gain)
-                i += 1
-            next_[t] = i
-        # light terms only add to passages that can still get in with all that is left to add
-        for t in range(leading, terms):
-            kept = 0
-            for c in range(count):
-                offset = found[c]
-                if np.float32((sums[offset] + remaining[t]) * _SLACK) > least:
-                    found[kept] = offset
-                    kept += 1
-                else:
-                    sums[offset] = 0.0
-            count = kept
-            if count == 0:
-                break
-            end, weight = ends[t], weights[t]
-            i = first_from(passages, next_[t], end, base)
-            usual = (end - starts[t]) * (limit - base) // size
-            if count * _SPARSE < usual:
-                for c in range(count):
-                    p = base + found[c]
-                    j = first_from(passages, i, end, p)
-                    if j < end and passages[j] == p:
-                        gain = np.float32(counts[j]) * inverse[lengths[p]]
-                        sums[found[c]] += weight - weight / (one + gain)
-            else:
-                while i < end and passages[i] < limit:
-                    p = passages[i]
-                    if sums[p - base] > 0.0:
-                        gain = np.float32(counts[i]) * inverse[lengths[p]]
-                        sums[p - base] += weight - weight / (one + gain)
-                    i += 1
-            next_[t] = i
-        # insertion into the k best: few passages come this far
-        for c in range(count):
-            position, score = base + found[c], np.float32(sums[found[c]])
-            sums[found[c]] = 0.0
-            if score <= 0:
-                continue
-            if held == top_k and (
-                score < scores[held - 1]
-                or (score == scores[held - 1] and position > best[held - 1])
-            ):
-                continue
-            if held < top_k:
-                held += 1
-            place = held - 1
-            while place > 0 and (
-                scores[place - 1] < score
-                or (scores[place - 1] == score and best[place - 1] > position)
-            ):
-                scores[place], best[place] = scores[place - 1], best[place - 1]
-                place -= 1
-            scores[place], best[place] = score, position
-    return best[:held].copy(), scores[:held].copy()
 
 
 class CompiledRanking:
@@ -163,6 +33,7 @@ class CompiledRanking:
 
     def __init__(self, index: BM25Index, inverse: np.ndarray) -> None:
         self._index, self._inverse = index, inverse
+        self._rank, self._greatest_gain = _loops()
         self._gains = np.zeros(len(index.terms), np.float32)  # 0: not looked at yet
 
     def __call__(
@@ -184,11 +55,11 @@ class CompiledRanking:
         index, one = self._index, np.float32(1)
         for place, start, end in zip(places, starts, ends, strict=True):
             if self._gains[place] == 0:  # two threads may get here: they find the same
-                self._gains[place] = greatest_gain(
+                self._gains[place] = self._greatest_gain(
                     start, end, index.passages, index.counts, index.lengths, self._inverse
                 )
         bounds = weights - weights / (one + self._gains[places])
-        ranked: tuple[np.ndarray, np.ndarray] = rank(
+        ranked: tuple[np.ndarray, np.ndarray] = self._rank(
             starts,
             ends,
             weights,
@@ -200,3 +71,137 @@ class CompiledRanking:
             top_k,
         )
         return ranked
+
+
+@lru_cache(maxsize=1)
+def _loops() -> tuple[Any, Any]:
+    """The compiled functions ``rank`` and ``greatest_gain``."""
+    numba: Any = need("numba", "retrieval", "BM25 with compiled loops")
+
+    @numba.njit(nogil=True, fastmath=False)
+    def greatest_gain(
+        start: Any, end: Any, passages: Any, counts: Any, lengths: Any, inverse: Any
+    ) -> Any:
+        greatest = np.float32(0)
+        for i in range(start, end):
+            gain = np.float32(counts[i]) * inverse[lengths[passages[i]]]
+            greatest = max(greatest, gain)
+        return greatest
+
+    @numba.njit(nogil=True, fastmath=False)
+    def first_from(passages: Any, low: Any, end: Any, wanted: Any) -> Any:
+        """The first posting at or after ``low`` whose passage is ``wanted`` or a later one."""
+        step = 1
+        high = low
+        while high < end and passages[high] < wanted:
+            low = high + 1
+            high += step
+            step *= 2
+        high = min(high, end)
+        while low < high:
+            middle = (low + high) // 2
+            if passages[middle] < wanted:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    @numba.njit(nogil=True, fastmath=False)
+    def rank(
+        starts: Any,
+        ends: Any,
+        weights: Any,
+        bounds: Any,
+        passages: Any,
+        counts: Any,
+        lengths: Any,
+        inverse: Any,
+        top_k: Any,
+    ) -> Any:
+        terms, size, one = len(starts), len(lengths), np.float32(1)
+        sums = np.zeros(min(_BLOCK, size), np.float64)
+        found = np.empty(len(sums), np.int64)  # offsets in the block that may still get in
+        next_ = starts.copy()
+        remaining = np.zeros(terms + 1, np.float64)  # the most that a term and all lighter ones add
+        for t in range(terms - 1, -1, -1):
+            remaining[t] = remaining[t + 1] + bounds[t]
+        best = np.empty(top_k, np.int64)
+        scores = np.empty(top_k, np.float32)
+        held, leading = 0, terms  # leading: terms that still bring passages in
+        for base in range(0, size, _BLOCK):
+            limit = min(base + _BLOCK, size)
+            least = scores[top_k - 1] if held == top_k else np.float32(-1)
+            # a later passage must score more than the last that is held: ties go to the earlier one
+            while leading > 0 and np.float32(remaining[leading - 1] * _SLACK) <= least:
+                leading -= 1
+            if leading == 0:
+                break
+            count = 0
+            # heavy terms bring passages in: `found` lists those with a sum, to be set back to 0 below
+            for t in range(leading):
+                i, end, weight = next_[t], ends[t], weights[t]
+                while i < end and passages[i] < limit:
+                    p = passages[i]
+                    offset = p - base
+                    if sums[offset] == 0.0:
+                        found[count] = offset
+                        count += 1
+                    gain = np.float32(counts[i]) * inverse[lengths[p]]
+                    sums[offset] += weight - weight / (one + gain)
+                    i += 1
+                next_[t] = i
+            # light terms only add to passages that can still get in with all that is left to add
+            for t in range(leading, terms):
+                kept = 0
+                for c in range(count):
+                    offset = found[c]
+                    if np.float32((sums[offset] + remaining[t]) * _SLACK) > least:
+                        found[kept] = offset
+                        kept += 1
+                    else:
+                        sums[offset] = 0.0
+                count = kept
+                if count == 0:
+                    break
+                end, weight = ends[t], weights[t]
+                i = first_from(passages, next_[t], end, base)
+                usual = (end - starts[t]) * (limit - base) // size
+                if count * _SPARSE < usual:
+                    for c in range(count):
+                        p = base + found[c]
+                        j = first_from(passages, i, end, p)
+                        if j < end and passages[j] == p:
+                            gain = np.float32(counts[j]) * inverse[lengths[p]]
+                            sums[found[c]] += weight - weight / (one + gain)
+                else:
+                    while i < end and passages[i] < limit:
+                        p = passages[i]
+                        if sums[p - base] > 0.0:
+                            gain = np.float32(counts[i]) * inverse[lengths[p]]
+                            sums[p - base] += weight - weight / (one + gain)
+                        i += 1
+                next_[t] = i
+            # insertion into the k best: few passages come this far
+            for c in range(count):
+                position, score = base + found[c], np.float32(sums[found[c]])
+                sums[found[c]] = 0.0
+                if score <= 0:
+                    continue
+                if held == top_k and (
+                    score < scores[held - 1]
+                    or (score == scores[held - 1] and position > best[held - 1])
+                ):
+                    continue
+                if held < top_k:
+                    held += 1
+                place = held - 1
+                while place > 0 and (
+                    scores[place - 1] < score
+                    or (scores[place - 1] == score and best[place - 1] > position)
+                ):
+                    scores[place], best[place] = scores[place - 1], best[place - 1]
+                    place -= 1
+                scores[place], best[place] = score, position
+        return best[:held].copy(), scores[:held].copy()
+
+    return rank, greatest_gain
