@@ -184,7 +184,3 @@ class TestSearchR1:
         (episode,) = players.play().values()
         assert [t.action_is_valid for t in episode.transitions] == [False, True]
         assert "no valid action" in users(players.policy.requests[1])[-1]
-
-    def test_other_environments_are_refused(self, table: Any) -> None:
-        with pytest.raises(ValueError, match="SearchQA"):
-            table("search_r1", lambda _: "", WEBSHOP, "train", 1)

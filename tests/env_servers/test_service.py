@@ -30,16 +30,6 @@ def test_only_this_machine_without_a_token() -> None:
         ServiceSettings(host, 0, token="x", certificate=__file__)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "says"),
-    [({"port": -1}, "port is between"), ({"port": 65536}, "port is between"),
-     ({"token": " "}, "token is empty"), ({"private_key": "nowhere.pem"}, "no PEM file nowhere")],
-)  # fmt: skip
-def test_what_cannot_be_served_is_said(wrong: Any, says: str) -> None:
-    with pytest.raises((ValueError, FileNotFoundError), match=says):
-        ServiceSettings(**wrong)
-
-
 def test_an_address_is_taken_once_and_named_with_its_port() -> None:
     sockets = bound_sockets("localhost", 0)
     [port] = {one.getsockname()[1] for one in sockets}

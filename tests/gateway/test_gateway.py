@@ -19,8 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from servers import wait_until
 
-from env_servers.gateway.gateway import EnvSession, Limits
-from env_servers.gateway.settings import NotOfferedError, Offer, offer_of, tokens_of
+from env_servers.gateway.gateway import EnvSession
+from env_servers.gateway.settings import NotOfferedError, Offer, tokens_of
 from env_servers.sessions import Client
 from paw_gym import make_remote
 from paw_gym.remote import ServerUnavailableError, generator_text, set_generator
@@ -359,19 +359,7 @@ def test_an_offer_says_what_it_holds() -> None:
         Offer(frozenset({"me/A-v0"}), fixed={"me/B-v0": {}})
 
 
-def test_options_become_an_offer_and_tokens(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="ENV:KEY=VALUE"):
-        offer_of(["me/A-v0"], [], ["data_dir=/data"], str, dict)
+def test_tokens_are_the_lines_of_a_file(tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
     tokens.write_text("# mine\n one \n\ntwo\n")
     assert tokens_of("zero", tokens) == ["zero", "one", "two"]
-    tokens.write_text("# none\n")
-    with pytest.raises(ValueError, match="no token"):
-        tokens_of(None, tokens)
-
-
-def test_limits_must_make_sense() -> None:
-    with pytest.raises(ValueError, match="workers"):
-        Limits(workers=0)
-    with pytest.raises(ValueError, match="step_seconds"):
-        Limits(step_seconds=-1)

@@ -153,32 +153,6 @@ class TestPlay:
 
 
 class TestNewEnv:
-    @pytest.mark.parametrize(
-        ("name", "message"),
-        [
-            ("9lives", "begin with a letter"),
-            ("../evil", "cannot name a package"),
-            ("mäze", "ASCII letters"),
-            ("paw-gym", "already a Python module 'paw_gym'"),
-            ("import", "a word of Python's own"),
-        ],
-    )
-    def test_names_that_will_not_do_are_explained(
-        self, paw: Paw, tmp_path: Path, name: str, message: str
-    ) -> None:
-        done = paw("new-env", name)
-        assert done.exit_code == 2
-        assert message in done.stderr
-        assert list(tmp_path.iterdir()) == []
-
-    def test_nothing_is_overwritten(self, paw: Paw, tmp_path: Path) -> None:
-        (tmp_path / "my-maze").mkdir()
-        (tmp_path / "my-maze" / "thesis.txt").write_text("years of work")
-        done = paw("new-env", "my-maze")
-        assert done.exit_code == 2
-        assert "nothing is overwritten" in done.stderr
-        assert [p.name for p in tmp_path.rglob("*")] == ["my-maze", "thesis.txt"]
-
     def test_it_is_written_whole_or_not_at_all(
         self, paw: Paw, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -194,7 +168,6 @@ class TestNewEnv:
         done = paw("new-env", "my-maze", "--into", "[there]")
         assert done.exit_code == 0 and "Wrote [there]/my-maze\n" in done.stdout
         assert (tmp_path / "[there]" / "my-maze" / "my_maze" / "env.py").is_file()
-        assert "There is no folder nowhere" in paw("new-env", "x-y", "--into", "nowhere").stderr
 
 
 def test_what_was_downloaded_can_be_played_and_verified(

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import os
 import pickle
 from pathlib import Path
@@ -54,20 +53,6 @@ def test_a_malformed_line_is_named(small_corpus: Path, line: str, says: str) -> 
     lines = small_corpus.read_text(encoding="utf-8").splitlines()
     small_corpus.write_text("\n".join([*lines[:2], line, "", *lines[2:]]), encoding="utf-8")
     with pytest.raises(CorpusError, match=f"line 3: .*{says}"):
-        Corpus.open(small_corpus)
-
-
-def test_what_is_no_corpus_is_refused(tmp_path: Path, small_corpus: Path) -> None:
-    empty = tmp_path / "empty.jsonl"
-    empty.write_text("\n\n")
-    with pytest.raises(CorpusError, match="holds no passage"):
-        Corpus.open(empty)
-    with pytest.raises(FileNotFoundError, match=r"There is no corpus file .*none\.jsonl"):
-        Corpus.open(tmp_path / "none.jsonl")
-    with pytest.raises(CorpusError, match="lines 1 and 5 have the same id"):
-        small_corpus.write_text(
-            small_corpus.read_text() + json.dumps({"id": "a", "contents": "again"})
-        )
         Corpus.open(small_corpus)
 
 

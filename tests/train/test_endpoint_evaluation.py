@@ -283,16 +283,6 @@ def test_an_environment_s_own_tags_are_tools(
         assert sent == dialogue
 
 
-def test_tools_need_a_prompt_that_can_ask_for_them(capsys: Capture, server: Any) -> None:
-    given = ["agent.action_format=tools", "env.template=compact"]
-    code, _, said = evaluate(capsys, server, "policy", *given)
-    assert code == 2
-    assert "{ask}" in said
-    code, _, said = evaluate(capsys, server, "policy", "agent.action_format=toools")
-    assert code == 2
-    assert "'toools'" in said
-
-
 @pytest.mark.parametrize("agent", ["cot", "react", "self_consistency", "reflexion"])
 def test_messages_are_recorded_as_they_were_sent(server: Any, capsys: Capture, agent: str) -> None:
     server.behaviour = "reasoning_content"
@@ -549,22 +539,3 @@ def test_every_agent_with_every_server(
     assert found["complete"] and found["n"] == 2
     assert [found[f"{name}_rate"] for name in ("success", "invalid", "truncated")] == rates
     assert rates == SOLVED or all(words[0] in cause for cause in found["invalid_causes"])
-
-
-@pytest.mark.parametrize(
-    ("agent", "more", "words"),
-    [
-        ("react_paper", ["agent.action_format=tools"], "form of that agent's own"),
-        ("search_r1", [], "paw_gym/SearchQA-v0"),
-    ],
-)
-def test_an_agent_that_an_endpoint_or_environment_does_not_suit_says_so(
-    server: Any, capsys: Capture, agent: str, more: list[str], words: str
-) -> None:
-    code, *printed = evaluate(capsys, server, agent, *more)
-    assert not server.seen
-    output = " ".join(" ".join(printed).split())
-    assert code == 2, output
-    assert words in output
-    assert "Traceback" not in output
-    assert not list(Path().iterdir())

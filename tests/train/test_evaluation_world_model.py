@@ -163,7 +163,3 @@ def test_the_program_measures_transitions(policy: LocalPolicy, tmp_path: Path) -
     other = ["env.id=paw_gym/ToyText-v0"]
     with pytest.raises(ValueError, match=r"are of paw_gym/ALFWorld-v0, and .* of paw_gym/ToyText"):
         world_model_program.evaluate_from_args(model, other, episodes=files)
-    with pytest.raises(ValueError, match="gives no probabilities of given tokens"):
-        world_model_program.evaluate_from_args("openai:m", [])
-    with pytest.raises(ValueError, match="Did you mean 'expert'"):
-        world_model_program.evaluate_from_args(model, [], source="exprt")

@@ -544,6 +544,3 @@ def test_a_plain_function_does_not_say_what_it_needs(estimators: Estimators) -> 
 def test_a_preset_on_the_command_line_wins_over_a_recipe_that_says_enabled() -> None:
     assert not load_settings("smoke", ["world_model.preset=off"]).world_model.enabled
     assert load_settings("alfworld_qwen2.5-7b_grpo", ["world_model.preset=paw"]).world_model.enabled
-    both = ["world_model.preset=off", "world_model.enabled=true"]
-    with pytest.raises(ValueError, match="give world_model.enabled=false"):
-        load_settings("smoke", both)

@@ -29,7 +29,6 @@ from paw_train.policies.local.loading import (
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer
 from paw_train.rollouts.scoring import collate
-from paw_train.settings import load_settings
 from paw_train.settings.model import LoraSettings, ScratchModelSettings
 from paw_train.training.local import train_from_recipe
 
@@ -426,8 +425,6 @@ def test_an_adapter_of_another_form_is_refused(
         LocalPolicy.load(base, adapter=RANK_4).load_weights(tmp_path / "a")
     with pytest.raises(ValueError, match="has rank 4"):
         LocalPolicy.load(tmp_path / "a", adapter=LoraSettings(rank=2, base=str(base)))
-    with pytest.raises(ValueError, match=r"model\.path"):
-        load_settings("smoke", ["model.lora.rank=4"])
 
 
 @pytest.mark.parametrize("warm", [False, True])

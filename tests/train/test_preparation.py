@@ -78,9 +78,6 @@ class TestTheFolderOfARun:
     @pytest.mark.parametrize(
         ("wrong", "words"),
         [
-            ("model.path=nowhere", "nowhere"),
-            ("model.device=gpu", "gpu"),
-            ("env.kwargs.variation=rael", "rael"),
             # before the warm start, and in it
             ("rollout.max_context_tokens=30", r"task alone takes \d+ tokens.*max_context_tokens"),
             ("env.kwargs.max_steps=1", "solved none of the tasks"),

@@ -110,12 +110,6 @@ def test_a_models_settings_are_not_of_the_baseline_beside_it(server: Two, paw: P
     assert code == 2 and "behind openai:MODEL" in said, "none of these models has it"
 
 
-def test_a_wrong_name_is_told_before_anything_is_asked(server: Two, evaluate: Paw) -> None:
-    code, _, said = evaluate("openai:a", "--panel", "test/both,test/non")
-    assert code == 2 and "test/one" in said
-    assert not server.seen
-
-
 def test_the_table_has_numbers_and_intervals(evaluate: Paw, paw: Paw) -> None:
     prices = ["endpoint.input_price=1", "endpoint.output_price=1"]
     evaluate("openai:a", "openai:b", "--panel", "test/both", "--out", "all", *prices)
@@ -196,9 +190,6 @@ def test_a_system_message_goes_before_every_dialogue(server: Two, paw: Paw, agen
         code, _, said = paw(*[*command, change])
         assert code == 2
         assert words in said
-    code, _, said = paw("eval", "expert", f"env.id={fork.ENV}", "agent.system=x")
-    assert code == 2
-    assert "asks no model" in said
 
 
 @pytest.mark.parametrize(
