@@ -75,26 +75,26 @@ class Clocked(gym.Env[int, int]):
         return self.time, 1.0, action == 1, self.time >= 4, {}
 
 
+gym.register("tests/Clocked-v0", entry_point=Clocked)
+clocked = partial(
+    FromGymnasium, "tests/Clocked-v0", lambda _, o: f"It is {o}.", ["wait", "stop"], "Wait."
+)
+
+
 def test_an_end_by_its_own_clock_is_a_truncation() -> None:
-    gym.register("Clocked-v0", lambda **kwargs: Clocked(**kwargs))
-    try:
-        names = ["wait", "stop"]
-        make = partial(FromGymnasium, "Clocked-v0", lambda _, o: f"It is {o}.", names, "Wait.")
-        env = make()
-        env.reset(seed=0)
-        *early, last = [env.step("wait") for _ in range(4)]
-        assert [answer[2:4] for answer in early] == [(False, False)] * 3
-        assert last[2:4] == (False, True) and last[4]["success"]
-        assert last[4]["admissible_actions"] == []
-        with pytest.raises(RuntimeError, match="The episode is over"):
-            env.step("wait")
-        env.reset(seed=0)
-        [env.step("wait") for _ in range(3)]
-        assert env.step("stop")[2:4] == (True, False)  # the rules' end counts
-        checks = ["truncation", "step_after_end", "save_restore", "save_restore_agent"]
-        paw_gym.check_text_env(make, tasks=2, only=checks, time_limit=None).raise_for_failures()
-    finally:
-        del gym.registry["Clocked-v0"]
+    env = clocked()
+    env.reset(seed=0)
+    *early, last = [env.step("wait") for _ in range(4)]
+    assert [answer[2:4] for answer in early] == [(False, False)] * 3
+    assert last[2:4] == (False, True) and last[4]["success"]
+    assert last[4]["admissible_actions"] == []
+    with pytest.raises(RuntimeError, match="The episode is over"):
+        env.step("wait")
+    env.reset(seed=0)
+    [env.step("wait") for _ in range(3)]
+    assert env.step("stop")[2:4] == (True, False)  # the rules' end counts
+    checks = ["truncation", "step_after_end", "save_restore", "save_restore_agent"]
+    paw_gym.check_text_env(clocked, tasks=2, only=checks, time_limit=None).raise_for_failures()
 
 
 def test_possible_actions() -> None:
@@ -118,20 +118,9 @@ def test_the_contract(make: Any, checks: Any) -> None:
 
 
 def test_a_solution_of_ones_own_makes_an_expert() -> None:
-    class Solved(FromGymnasium):
-        def __init__(self, **kwargs: Any) -> None:
-            super().__init__("Clocked-v0", lambda _, o: str(o), ["wait", "stop"], "Stop.", **kwargs)
-
-        def reference_solution(self) -> list[str]:
-            return ["stop"]
-
-    gym.register("Clocked-v0", lambda **kwargs: Clocked(**kwargs))
-    try:
-        env = Solved()
-        env.reset(seed=0)
-        assert env.expert()() == "stop"
-    finally:
-        del gym.registry["Clocked-v0"]
+    env = SolvedCliff()
+    env.reset(seed=0)
+    assert env.expert()() == "up"
 
 
 def test_wrong_arguments_are_named() -> None:

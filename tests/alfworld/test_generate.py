@@ -83,16 +83,10 @@ def test_what_lies_where_decides_the_split() -> None:
                 assert compiled.accepts[r] >> o & 1, (compiled.objects[o], compiled.receptacles[r])
 
 
-def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
-    for arguments, known in (
-        (("test", TASK_TYPES[0], 0), SPLITS),
-        (("train", "dance", 0), TASK_TYPES),
-        (("train", TASK_TYPES[0], 0, "throw"), ("put", "move")),
-        (("train", TASK_TYPES[0], 0, "put", "odd"), ("mixed", "real", "modified")),
-    ):
-        with pytest.raises(ValueError, match="Unknown") as error:
-            generate_game(*arguments)
-        assert all(name in str(error.value) for name in known)
+def test_an_unknown_type_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="Unknown .*'dance'") as error:
+        generate_game("train", "dance", 0)
+    assert all(name in str(error.value) for name in TASK_TYPES)
 
 
 @pytest.mark.original

@@ -273,20 +273,14 @@ def test_malformed_requests_are_the_clients_fault(gateway: RunningGateway, bench
     assert gateway.ask("GET", "/health")[1]["status"] == "ok"
 
 
-def test_it_ends_with_sessions_open_and_leaves_nothing(serve: Any) -> None:
+@pytest.mark.parametrize("killed", [False, True])
+def test_it_ends_with_sessions_open_and_leaves_no_workers(serve: Any, killed: bool) -> None:
     gateway = serve("--workers", "2")
     gateway.open("tests/Dice-v0")
     workers = gateway.workers()
-    status, said = gateway.stop(signal.SIGTERM)
-    assert status == -signal.SIGTERM and "Warning" not in said and len(workers) == 2
-    wait_until(lambda: not any(map(is_alive, workers)), "the workers are gone")
-
-
-def test_workers_do_not_outlive_a_gateway_that_is_killed(serve: Any) -> None:
-    gateway = serve("--workers", "2")
-    gateway.open("tests/Dice-v0")
-    workers = gateway.workers()
-    gateway.process.kill()
+    assert len(workers) == 2
+    status, said = gateway.stop(signal.SIGKILL if killed else signal.SIGTERM)
+    assert killed or (status == -signal.SIGTERM and "Warning" not in said)
     wait_until(lambda: not any(map(is_alive, workers)), "the workers are gone")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import gymnasium as gym
@@ -164,40 +165,31 @@ def make_echo() -> GeneratorEnv:
 
 
 def test_any_text_comes_through_and_an_episode_ends() -> None:
-    vector = gym.vector.AsyncVectorEnv([make_echo] * 2)
-    try:
+    with closing(gym.vector.AsyncVectorEnv([make_echo] * 2)) as vector:
         first, _ = vector.reset(seed=0)
         seen = [vector.step(texts)[0] for texts in ((LONG, ""), ("short", LONG), ("a", "b"))]
         assert seen == [(LONG, ""), ("short", LONG), ("a", "b")]
         assert first == ("Say something.",) * 2, "what was given before stays as it was"
         again, _, _, truncated, _ = vector.step(("c", "d"))  # a new episode
         assert again == first and not truncated.any()
-    finally:
-        vector.close()
 
 
 def test_without_copies_the_observations_are_those_of_now() -> None:
-    vector = gym.vector.AsyncVectorEnv([make_echo] * 2, copy=False)
-    try:
+    with closing(gym.vector.AsyncVectorEnv([make_echo] * 2, copy=False)) as vector:
         seen, _ = vector.reset(seed=0)
         vector.step(("a", "b"))
         assert (list(seen), len(seen), seen[-1], seen[:1]) == (["a", "b"], 2, "b", ("a",))
         with pytest.raises(IndexError):
             seen[2]
-    finally:
-        vector.close()
 
 
 def test_agents_in_processes(box_env: Any) -> None:
     def make() -> AgentInterface:
         return AgentInterface(box_env())
 
-    vector = gym.vector.AsyncVectorEnv([make] * 2)
-    try:
+    with closing(gym.vector.AsyncVectorEnv([make] * 2)) as vector:
         prompts, _ = vector.reset(seed=4)
         alone = make()
         assert prompts[0] == alone.reset(seed=4)[0]
         response = alone.response_for("look")
         assert vector.step((response, response))[0][0] == alone.step(response)[0]
-    finally:
-        vector.close()

@@ -22,6 +22,13 @@ def word_policy(texts: Iterable[str], seed: int = 0, **size: int) -> LocalPolicy
     return LocalPolicy(scratch_model(settings, len(tokenizer), seed), tokenizer)
 
 
+def exact_policy(seed: int = 0) -> LocalPolicy:
+    """One of three words whose numbers are of 64 bits."""
+    policy = word_policy(["red green blue"], seed)
+    policy.model.double()
+    return policy
+
+
 def said_in(episodes: Iterable[Episode]) -> list[str]:
     steps = [t for episode in episodes for t in episode.transitions]
     return [text for t in steps for text in (t.prompt, t.response, t.next_observation)]

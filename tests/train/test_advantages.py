@@ -195,14 +195,6 @@ class TestAnchors:
 class TestGAE:
     rewards, values = [0.0, 1.0, 2.0], [0.5, 0.25, 1.0]
 
-    def test_by_hand(self):
-        # Episode one: steps 0 and 1; episode two: step 2.
-        advantages, targets = gae(self.rewards, self.values, [0, 1, 1], gamma=0.5, lam=0.5)
-        second = 1.0 - 0.25
-        first = (0.5 * 0.25 - 0.5) + 0.25 * second
-        assert advantages.tolist() == pytest.approx([first, second, 1.0])
-        assert targets.tolist() == pytest.approx([first + 0.5, 1.0, 2.0])
-
     def test_a_truncated_episode_is_bootstrapped_at_its_end_only(self):
         plain, _ = gae(self.rewards, self.values, [0, 1, 1], gamma=0.5, lam=0.0)
         cut, _ = gae(self.rewards, self.values, [0, 1, 1], gamma=0.5, lam=0.0, bootstrap=[99, 4, 0])

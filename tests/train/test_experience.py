@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from rows import parts, token_row, transitions
-from small_policies import word_policy
+from small_policies import exact_policy
 from trajectories import made_up
 
 from paw_gym.internals.registry import Registry
@@ -28,7 +28,6 @@ from paw_train.algorithms.experience import Prepared, Signals, prepare
 from paw_train.algorithms.pool import collect
 from paw_train.algorithms.update import Updater
 from paw_train.losses.objective import ObjectiveSettings
-from paw_train.policies.local.policy import LocalPolicy
 from paw_train.rollouts.rows import transition_keys
 from paw_train.rollouts.scoring import collate
 from paw_train.rollouts.tokens import ACTION, CONTEXT, OBSERVATION
@@ -47,12 +46,6 @@ OWNERS = [0, 1, 1, 1, 2, 2, 3, 3]
 GROUPS = [0, 0, 1, 1]
 RETURNS = [10.0, 0.0, 0.0, 10.0]
 REWARDS = [10.0, 0, 0, 0, 0, 0, 0, 10.0]
-
-
-def _policy(seed: int = 0) -> LocalPolicy:
-    policy = word_policy(["red green blue"], seed)
-    policy.model.double()
-    return policy
 
 
 def _prepared(trajectories: list[Any], wm: WorldModelSettings = OFF, **algorithm: Any) -> Prepared:
@@ -275,7 +268,7 @@ def test_the_kl_signal_is_the_log_ratio_of_each_token(conversation: bool) -> Non
     pool = collect(made_up(conversation))
     objective = ObjectiveSettings(kl_coef=0.1, kl_in="reward")
     world_model = WorldModelSettings(entropy="full")
-    policy, reference = _policy(), _policy(seed=1)
+    policy, reference = exact_policy(), exact_policy(seed=1)
     updater = Updater(
         policy, reference, OptimizerSettings(micro_batch_tokens=1), objective, world_model, 1.0, 1
     )
@@ -302,7 +295,7 @@ def test_unsupervised_observations_cost_no_tokens(conversation: bool) -> None:
         pool = collect(made_up(conversation))
         rows = prepare(pool, AlgorithmSettings(), objective, wm, 10.0).rows
         settings = OptimizerSettings(lr=0.0, max_grad_norm=1e9)
-        updater = Updater(_policy(), None, settings, objective, wm, 1.0, 1)
+        updater = Updater(exact_policy(), None, settings, objective, wm, 1.0, 1)
         updater.step(rows, 0, 0)
         flat = torch.cat([p.grad.flatten() for p in updater.parameters])
         return flat, sum(len(row.ids) for row in rows)
@@ -407,7 +400,7 @@ def test_collate_pads_on_the_right_and_scores_what_has_a_role_or_a_weight() -> N
 
 @pytest.mark.parametrize("conversation", [False, True])
 def test_actions_are_scored_alike_without_observations(conversation: bool) -> None:
-    policy = _policy()
+    policy = exact_policy()
     pool = collect(made_up(conversation))
     batch = collate(pool.rows, policy.pad_id)
     short = batch.actions_only()
@@ -419,7 +412,7 @@ def test_actions_are_scored_alike_without_observations(conversation: bool) -> No
 
 @pytest.mark.parametrize("level", ["turn", "token"])
 def test_the_critic_learns_returns_without_touching_the_policy(level: str) -> None:
-    policy = _policy()
+    policy = exact_policy()
     critic = Critic(policy, CriticSettings(lr=3e-3), level, micro_batch_tokens=1)
     pool = collect(made_up(True))
     before = [p.clone() for p in policy.model.parameters()]
@@ -444,7 +437,7 @@ def test_the_critic_learns_returns_without_touching_the_policy(level: str) -> No
 
 def test_critic_gradient_does_not_depend_on_the_cut() -> None:
     def gradient(budget: int) -> Any:
-        critic = Critic(_policy(), CriticSettings(lr=0.0), "token", budget, max_grad_norm=1e9)
+        critic = Critic(exact_policy(), CriticSettings(lr=0.0), "token", budget, max_grad_norm=1e9)
         torch.nn.init.constant_(critic.head.weight, 0.1)
         critic.head.double()
         pool = collect(made_up(False))

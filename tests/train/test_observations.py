@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from rows import token_row
-from small_policies import word_policy
+from small_policies import exact_policy, word_policy
 from trajectories import made_up
 
 from paw_train.algorithms.experience import Prepared, prepare
@@ -221,8 +221,7 @@ def test_the_gradient_is_the_policys_and_the_placebos_at_the_true_terms_norm(
     loss: str, budget: int
 ) -> None:
     wm = WorldModelSettings(loss=loss, alpha=1.0, coef=3.0, placebo=True)
-    policy = word_policy(["red green blue"])
-    policy.model.double()
+    policy = exact_policy()
     rows = prepare(collect(made_up(False)), AlgorithmSettings(), PLAIN, wm, 10.0).rows
     rows = with_placebo(rows, 1)
     assert any(row.placebo_ids != row.ids for row in rows)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from rows import transitions
-from small_policies import word_policy
+from small_policies import exact_policy
 from trajectories import made_up
 
 from paw_train.algorithms import grpo
@@ -18,7 +18,6 @@ from paw_train.algorithms.pool import collect
 from paw_train.algorithms.update import Updater, averaged, schedule_share, update_seed
 from paw_train.losses.objective import ObjectiveSettings
 from paw_train.policies.local.guarded_step import TrainingDivergedError
-from paw_train.policies.local.policy import LocalPolicy
 from paw_train.rollouts.tokens import ACTION, OBSERVATION
 from paw_train.settings import AlgorithmSettings, CriticSettings, OptimizerSettings
 from paw_train.settings.world_model import WorldModelSettings
@@ -26,12 +25,6 @@ from paw_train.settings.world_model import WorldModelSettings
 PAW, PLAIN = WorldModelSettings(), ObjectiveSettings(kl_coef=0.0)
 STILL = OptimizerSettings(lr=0.0, max_grad_norm=1e9)
 """gradients are measured, and nothing moves"""
-
-
-def _policy(seed: int = 0) -> LocalPolicy:
-    policy = word_policy(["red green blue"], seed)
-    policy.model.double()
-    return policy
 
 
 def _prepared(conversation: bool, wm: WorldModelSettings = PAW, **algorithm: Any) -> Prepared:
@@ -42,7 +35,7 @@ def _prepared(conversation: bool, wm: WorldModelSettings = PAW, **algorithm: Any
 def _updater(
     optimizer: OptimizerSettings = STILL, wm: WorldModelSettings = PAW, **more: Any
 ) -> Updater:
-    return Updater(_policy(), None, optimizer, PLAIN, wm, 1.0, 9, **more)
+    return Updater(exact_policy(), None, optimizer, PLAIN, wm, 1.0, 9, **more)
 
 
 def _gradient(updater: Updater) -> torch.Tensor:
@@ -66,7 +59,7 @@ def test_micro_batches_add_up_to_the_whole(conversation: bool, preset: str, chan
     found = []
     for budget in (10**6, 1):
         settings = STILL.replace(micro_batch_tokens=budget)
-        updater = Updater(_policy(), _policy(1), settings, objective, wm, 1.0, 1)
+        updater = Updater(exact_policy(), exact_policy(1), settings, objective, wm, 1.0, 1)
         pool = collect(made_up(conversation))
         signals, ask = updater.signals(pool), updater.policy.chat.ask
         rows = prepare(pool, AlgorithmSettings(), objective, wm, 10.0, signals, ask).rows
@@ -117,7 +110,7 @@ def test_minibatches_of_unequal_size_average_to_equation_11() -> None:
     gradients = []
     for count in (1, 4):
         settings = STILL.replace(minibatches=count)
-        updater = Updater(_policy(), None, settings, objective, wm, 1.0, 1)
+        updater = Updater(exact_policy(), None, settings, objective, wm, 1.0, 1)
         found: list[Any] = []
         updater.optimizers[0].step = lambda u=updater, f=found: f.append(_gradient(u))
         updater.step(_prepared(True, wm).rows, 0, 0)
@@ -180,7 +173,7 @@ def test_a_run_that_keeps_skipping_is_stopped_and_a_good_step_forgives() -> None
 
 
 def test_a_critic_that_diverges_stops_the_run_and_leaves_no_infinity() -> None:
-    policy = _policy()
+    policy = exact_policy()
     policy.model.float()
     algorithm = AlgorithmSettings(name="ppo", critic=CriticSettings(lr=1e30))
     critic = Critic(policy, algorithm.critic, algorithm.level, 10**6)
