@@ -453,19 +453,15 @@ def test_critic_gradient_does_not_depend_on_the_cut() -> None:
 
 
 def test_what_an_algorithm_needs_is_asked_for() -> None:
-    def ask(name: str, size: int = 8, **algorithm: Any) -> None:
-        given = {"algorithm": {"name": name, **algorithm}, "rollout": {"group_size": size}}
+    def ask(name: str) -> None:
+        given = {"algorithm": {"name": name}, "rollout": {"group_size": 1}}
         require_registered(Settings.read(given))
 
     for name in ("ppo", "reinforce_pp"):
-        ask(name, 1)
+        ask(name)
     for name in ("grpo", "gigpo", "rloo"):
         with pytest.raises(ValueError, match=r"group_size is 1.*ppo"):
-            ask(name, 1)
-    with pytest.raises(ValueError, match="algorithm.penalty is step, but ppo"):
-        ask("ppo", penalty="step")
-    with pytest.raises(ValueError, match="there are no groups whose returns could be all equal"):
-        ask("ppo", 1, dynamic_sampling=2)
+            ask(name)
 
 
 Estimators = Registry[AdvantageEstimator]
