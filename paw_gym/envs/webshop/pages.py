@@ -93,11 +93,21 @@ class ResultsPage(Page):
     """results on all pages"""
     products: tuple[Product, ...]
 
+    @property
+    def has_previous(self) -> bool:
+        """True if a page comes before."""
+        return self.number > 1
+
+    @property
+    def has_next(self) -> bool:
+        """True if a page with products comes after; the button is there in any case."""
+        return self.number * PAGE_SIZE < self.total
+
     def parts(self) -> Iterator[Part]:
         """Head, page number, paging buttons, then asin, title and price of each product."""
         yield from self._head()
         yield Part(f"Page {self.number} (Total results: {self.total})")
-        if self.number > 1:
+        if self.has_previous:
             yield Part(PREVIOUS, "button")
         yield Part(NEXT, "button")  # on the last page too, as in the original
         for product in self.products:
