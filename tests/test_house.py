@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 
 LINES = {
     "paw_gym": 21_720,
-    "paw_train": 33_130,
+    "paw_train": 33_200,
     "env_servers": 3_370,
     "benchmarks": 3_830,
     "scripts": 900,

@@ -153,7 +153,7 @@ class GameRecord(NamedTuple):
 
     stamp: Stamp
     task_type: str
-    """one of ``goal.TASK_TYPES``"""
+    """one of ``problem.TASK_TYPES``"""
     instruction: str
     """the text after "Your task is to: " """
     digest: str
