@@ -125,9 +125,9 @@ def _by_environment(records: Sequence[Record]) -> list[Curve]:
 
 def _others(records: Sequence[Record]) -> list[Curve]:
     """Measurements that are not in the catalogue but are plotted as well."""
-    shown = {key for curve in _by_environment(records) for key, _ in curve.keys}
-    keys = sorted({key for r in records for key in r} - shown - set(METRICS) - NOT_MEASURED)
-    plotted = [key for key in keys if _has(records, key)][:_MAX_OTHERS]
+    recorded = sorted({key for record in records for key in record} - NOT_MEASURED)
+    others = (key for key in recorded if key.partition("/")[0] not in METRICS)
+    plotted = [key for key in others if _has(records, key)][:_MAX_OTHERS]
     return [Curve(key, "", ((key, key),)) for key in plotted]
 
 
@@ -142,7 +142,7 @@ def _section(
         (curve, Chart(series, ChartStyle(width, height, curve.share, curve.log, x_key)))
         for curve, series in found
     ]
-    window = smoothing_window(len(records)) if found else 1
+    window = smoothing_window(len(records))
     smoothing = f"Thin lines: each {x_key}; thick lines: mean of {window} neighbours."
     return {
         "title": title,
