@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from paw_gym.internals.files import json_text, write_text
-from paw_train.metrics import METRICS, NOT_MEASURED
+from paw_train.metrics import METRICS, NOT_MEASURED, number
 from paw_train.reporting.compare.grid import Grid, PlannedRun
 from paw_train.reporting.compare.runs import differing_setting, relevant
 from paw_train.reporting.run.data import RunData, load_run
@@ -115,9 +114,7 @@ def _series(run: RunData) -> dict[str, list[float | None]]:
 
 
 def _rounded(value: Any) -> Any:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    if not math.isfinite(value):
+    if number(value) is None:
         return None
     return value if isinstance(value, int) else float(f"{value:.{_DIGITS}g}")
 
