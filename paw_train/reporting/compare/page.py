@@ -259,7 +259,7 @@ def write_page(
         secondary_columns=SECONDARY_COLUMNS,
         secondary_explanation=SECONDARY_EXPLANATION,
         types=_types(comparison),
-        settings=[(k, _text(v)) for k, v in {"all arms": grid.overrides, **grid.arms}.items()],
+        settings=[(k, _text(v)) for k, v in [("all arms", grid.overrides), *grid.arms.items()]],
     )
     write_text(folder / "compare.html", page)
 
