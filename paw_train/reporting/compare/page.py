@@ -213,7 +213,6 @@ def forest_picture(comparison: Comparison) -> str:
     right = Axis(-reach, reach, 560, 880)
     return render(
         "differences.svg",
-        label="Success of each arm and its difference",
         comparison=comparison,
         height=height,
         base=height - 34,
