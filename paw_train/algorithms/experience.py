@@ -20,7 +20,7 @@ from paw_train.algorithms.estimator import (
 )
 from paw_train.algorithms.paw import token_weights
 from paw_train.algorithms.pool import Pool, differing
-from paw_train.algorithms.selection import WorldModelPlan, plan_update
+from paw_train.algorithms.selection import WorldModelPlan, group_means, plan_update
 from paw_train.rollouts.rows import look_ahead, transition_keys, trimmed
 from paw_train.rollouts.tokens import OBSERVATION, TokenRow
 from paw_train.settings import AlgorithmSettings
@@ -276,7 +276,7 @@ def _plan(
         world_model,
         entropy,
         group[pool.episode],
-        _mean_returns(pool, group),
+        group_means(pool.returns, group),
         _max_returns(pool, max_return, group),
         keys,
         pool.observation_lengths,
@@ -315,9 +315,3 @@ def _max_returns(
     own = [max_return[e.environment] for e in pool.episodes]
     limits[group] = torch.tensor(own, dtype=torch.float64)
     return limits
-
-
-def _mean_returns(pool: Pool, group: Tensor) -> Tensor:
-    """[G] mean return of each group's episodes."""
-    sums = torch.zeros(int(group.max()) + 1, dtype=torch.float64)
-    return sums.index_add_(0, group, pool.returns) / torch.bincount(group)

@@ -108,6 +108,12 @@ class WorldModelPlan:
         }
 
 
+def group_means(returns: Tensor, group: Tensor) -> Tensor:
+    """[G] mean return of each group's episodes, from the [E] returns and groups of all."""
+    sums = torch.zeros(int(group.max()) + 1, dtype=torch.float64)
+    return sums.index_add_(0, group, returns) / torch.bincount(group)
+
+
 def plan_update(
     settings: WorldModelSettings,
     entropy: FloatArray,

@@ -20,7 +20,7 @@ from torch import Tensor
 from trl import GRPOTrainer
 
 from paw_gym.pool import EnvPool
-from paw_train.algorithms.selection import plan_update
+from paw_train.algorithms.selection import group_means, plan_update
 from paw_train.losses.world_model import token_losses
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.rollouts.observation_filter import leave_out
@@ -321,12 +321,11 @@ def weigh_tokens(
     entropy = torch.zeros(total).index_add_(
         0, number[actions], torch.special.entr(logps[actions].exp())
     ) / torch.bincount(number[actions], minlength=total)
-    sums = torch.zeros(int(groups.max()) + 1, dtype=torch.float64).index_add_(0, groups, returns)
     plan = plan_update(
         settings,
         entropy,
         groups[row],
-        sums / torch.bincount(groups),
+        group_means(returns, groups),
         max_return,
         lengths=lengths,
     )

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from paw_gym.internals.files import append_jsonl, write_json, write_text
+from paw_gym.pool import EnvPool
 from paw_gym.transition import Episode, read_jsonl, write_jsonl
 from paw_gym.wrappers import AgentInterface
 from paw_train.environments import agent_env_maker, has_solver, make_pool, training_env
@@ -170,7 +171,7 @@ class WorldModelStages:
             return self._played("held_out.jsonl", split, count, _HELD_OUT)
         pool = make_pool(env, split, count, 1, _HELD_OUT)
         rng = np.random.default_rng(_HELD_OUT)
-        tasks = rng.choice(pool.tasks.ids, count, replace=count > len(pool.tasks)).tolist()
+        tasks = _sampled_tasks(pool, count, rng)
         trajectories = demonstrations(pool, None, tasks, noise=0.5, rng=rng, slips="misplaced")
         pool.close()
         self.place.mkdir(parents=True, exist_ok=True)
@@ -228,8 +229,7 @@ class WorldModelStages:
         env, count, seed = self.settings.only_env, self.own.episodes, self.settings.seed
         pool_seed = int(np.random.SeedSequence([seed, _TASKS]).generate_state(1)[0])
         pool = make_pool(env, env.train_split, 1, 1, pool_seed)
-        tasks, rng = pool.tasks.ids, np.random.default_rng([seed, _TASKS])
-        ids = [tasks[int(i)] for i in rng.choice(len(tasks), count, count > len(tasks))]
+        ids = _sampled_tasks(pool, count, np.random.default_rng([seed, _TASKS]))
         with self._env() as other, self.display.task("early experience", count) as advance:
             rng = np.random.default_rng([seed, _PROPOSALS])
             found = early_experience(pool, other, ids, self.own.early.alternatives, rng, advance)
@@ -374,6 +374,12 @@ class WorldModelStages:
 
     def _similarity(self) -> Similarity:
         return Similarity(self._embed(), self.own.rwml.threshold)
+
+
+def _sampled_tasks(pool: EnvPool, count: int, rng: np.random.Generator) -> list[str]:
+    """Tasks of the pool, one of them twice only if there are too few."""
+    ids = pool.tasks.ids
+    return [ids[int(i)] for i in rng.choice(len(ids), count, replace=count > len(ids))]
 
 
 def _note(metrics: dict[str, Any]) -> str:
