@@ -34,10 +34,8 @@ def leave_out(
     def changed(row: TokenRow, trajectory: Trajectory) -> TokenRow:
         role = list(row.role)
         for turn, places in row.places(OBSERVATION).items():
-            ids, action = (
-                [row.ids[place] for place in places],
-                trajectory.episode.transitions[turn].action,
-            )
+            ids = [row.ids[place] for place in places]
+            action = trajectory.episode.transitions[turn].action
             for start, end in filtered(ids, action, tokenizer, settings):
                 for place in places[start:end]:
                     role[place] = CONTEXT

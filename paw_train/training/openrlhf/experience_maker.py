@@ -77,7 +77,7 @@ class PaWExperienceMaker(RemoteExperienceMaker):
             "transitions": float(len(prepared.entropy)),
         }
         rate = s.optimizer.lr * schedule_share(s.optimizer, self.update, s.updates)
-        reward = float(pool.per_episode(pool.rewards).mean())
+        reward = float(pool.returns.mean())
         info = {"rate": rate, "reward": reward, "update": self.update}
         return [_for_rank(part, info) for part in itertools.chain.from_iterable(shards)]
 
