@@ -12,9 +12,9 @@ from typing import Any
 
 from paw_gym.core import AgentDefaults, Outcome, Task, TaskSet
 from paw_gym.generated import generated_tasks, sample_of_split, shared_sets
+from paw_gym.internals.constructors import need
 from paw_gym.internals.naming import require_choice
 from paw_gym.replayed import ReplayedEnv
-from paw_gym.retrieval.base import need
 
 GENERATOR = 1
 """raised when other levels come from the same arguments"""

@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from paw_gym.retrieval.base import need
+from paw_gym.internals.constructors import need
 
 MEMORY = "768m"
 """heap of a virtual machine; ``PAW_JVM_MEMORY`` sets another size, such as ``2g``"""

@@ -22,6 +22,7 @@ from typing import Any
 
 from paw_gym.core import AgentDefaults, Outcome, Task, TaskSet
 from paw_gym.generated import sampled_tasks, shared_sets, taking_turns, values_of
+from paw_gym.internals.constructors import not_installed
 from paw_gym.internals.files import new_folder, private_folder
 from paw_gym.internals.naming import require_choice
 from paw_gym.replayed import ReplayedEnv
@@ -39,10 +40,7 @@ sizes of a game that is not one of them"""
 def version() -> str:
     """The version of TextWorld, which is part of what games are made from."""
     if util.find_spec("textworld") is None:  # an import takes seconds
-        raise ImportError(
-            "paw_gym/TextWorld-v0 needs the package 'textworld', which is not installed: "
-            "pip install '.[textworld]' in your clone of PaW-Gym"
-        )
+        raise not_installed("textworld", "textworld", "paw_gym/TextWorld-v0")
     return metadata.version("textworld")
 
 

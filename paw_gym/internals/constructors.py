@@ -11,6 +11,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from types import ModuleType
 from typing import Any
 
 from paw_gym.internals.naming import did_you_mean
@@ -54,6 +55,25 @@ def import_named(module: str) -> Any:
             f"No module named {module!r}, neither installed nor as {module.replace('.', '/')}.py in this "
             "folder."
         ) from error
+
+
+def need(package: str, extra: str, purpose: str) -> ModuleType:
+    """Imports an optional package."""
+    try:
+        return importlib.import_module(package)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != package:
+            raise
+        raise not_installed(package, extra, purpose) from error
+
+
+def not_installed(package: str, extra: str, purpose: str) -> ImportError:
+    """The error that says what an optional package is for, and how to install it."""
+    return ImportError(
+        f"{purpose} needs the package {package!r}, which is not installed: "
+        f"pip install '.[{extra}]' in your clone of PaW-Gym",
+        name=package,
+    )
 
 
 def creator_of(name: str) -> Callable[..., Any] | None:

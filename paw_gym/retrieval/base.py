@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
 
 
@@ -132,17 +130,3 @@ class CheckedRetriever(ABC):
 def settings_digest(parts: Mapping[str, Any]) -> str:
     """SHA-256 over named settings, for fingerprints."""
     return hashlib.sha256(json.dumps(dict(parts), sort_keys=True).encode()).hexdigest()
-
-
-def need(module: str, extra: str, purpose: str) -> ModuleType:
-    """Imports an optional module."""
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != module.partition(".")[0]:
-            raise
-        raise ImportError(
-            f"{purpose} needs the package {module.partition('.')[0]!r}, which is not installed: "
-            f"pip install '.[{extra}]' in your clone of PaW-Gym",
-            name=module,
-        ) from error

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from paw_gym.retrieval.base import need
+from paw_gym.internals.constructors import need
 from paw_gym.retrieval.bm25_index import BM25Index
 
 _BLOCK = 1 << 15

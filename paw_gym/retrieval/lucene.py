@@ -15,9 +15,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from paw_gym.internals.constructors import need, not_installed
 from paw_gym.internals.files import new_folder, user_path
 from paw_gym.internals.printable import encodable
-from paw_gym.retrieval.base import need
 from paw_gym.retrieval.corpus import Corpus, CorpusRetriever, CorpusSource, Ranked
 from paw_gym.retrieval.factory import RETRIEVERS
 from paw_gym.retrieval.index_files import IndexMismatchError
@@ -157,9 +157,5 @@ def _anserini() -> Path:
     places = list(spec.submodule_search_locations or []) if spec else []
     jars = sorted(p for place in places for p in Path(place).glob("resources/jars/anserini-*.jar"))
     if not jars:
-        raise ImportError(
-            "The retriever 'lucene' needs the package 'pyserini', which is not installed: "
-            "pip install '.[lucene]' in your clone of PaW-Gym",
-            name="pyserini",
-        )
+        raise not_installed("pyserini", "lucene", "The retriever 'lucene'")
     return jars[-1]

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from paw_gym.internals.constructors import need
 from paw_gym.internals.files import new_file
-from paw_gym.retrieval.base import need
 from paw_gym.retrieval.corpus import Corpus
 from paw_gym.retrieval.encoders import Encoder
 from paw_gym.retrieval.index_files import DamagedIndexError, Progress, claim, mapped

@@ -21,6 +21,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paw_gym.internals.constructors import need
 from paw_gym.retrieval import (
     BM25Retriever,
     Corpus,
@@ -30,7 +31,6 @@ from paw_gym.retrieval import (
     make_retriever,
 )
 from paw_gym.retrieval.analysis import _CLASS_WORD, _CLASSES, _LOWER, analyze, stem, words
-from paw_gym.retrieval.base import need
 from paw_gym.retrieval.bm25 import BM25Scorer
 from paw_gym.retrieval.bm25_index import build_index, decoded_lengths, encode_lengths
 from paw_gym.retrieval.index_files import DamagedIndexError
