@@ -20,6 +20,7 @@ from paw_gym.contract.subject import (
     JUNK,
     CheckSkipped,
     Moment,
+    Script,
     Subject,
     continue_with,
     replay,
@@ -164,19 +165,16 @@ def save_restore(subject: Subject) -> str:
 
 def save_restore_agent(subject: Subject) -> str:
     """The same behind ``AgentInterface``, prompts and history included."""
-    return _check_save_restore(subject, subject.agent, agent=True)
+    return _check_save_restore(subject, subject.agent)
 
 
-def _check_save_restore(subject: Subject, make: Callable[[], Any], agent: bool = False) -> str:
+def _check_save_restore(subject: Subject, make: Callable[[], Any]) -> str:
     saves = 0
     for script in subject.scripts:
         for cut in sorted({0, len(script.actions) // 2, len(script.actions)}):
             env, used = make(), make()
-            actions = [env.response_for(a) if agent else a for a in script.actions]
-            start(env, script.seed, script.task_id)
-            played = continue_with(env, actions[:cut])
+            left = _play_to(env, script, cut)
             stored = pickle.dumps(env.save_state())
-            left = [] if played and played[-1].over else actions[cut:]
             expected = _future(env, left)
             start(used, script.seed + 1, subject.task_ids[-1])
             places = (
@@ -190,6 +188,14 @@ def _check_save_restore(subject: Subject, make: Callable[[], Any], agent: bool =
                 require_same(expected, _future(target, left), where)
             saves += 1
     return f"{saves} states"
+
+
+def _play_to(env: Any, script: Script, cut: int) -> list[str]:
+    """Plays the first actions of a script, or an agent's responses for them; returns those that are left."""
+    actions = [getattr(env, "response_for", str)(action) for action in script.actions]
+    start(env, script.seed, script.task_id)
+    played = continue_with(env, actions[:cut])
+    return [] if played and played[-1].over else actions[cut:]
 
 
 def _future(env: Any, actions: Sequence[str]) -> list[Moment]:
@@ -228,12 +234,10 @@ def copies(subject: Subject) -> str:
     script = subject.scripts[-1]
     for make, (name, way) in product((subject.make_wrapped, subject.agent), ways.items()):
         env = make()
-        actions = [getattr(env, "response_for", str)(action) for action in script.actions]
         way(env)  # before the first reset too
-        start(env, script.seed, script.task_id)
-        cut = len(actions) // 2
-        played = continue_with(env, actions[:cut])
-        twin, left = way(env), [] if played and played[-1].over else actions[cut:]
+        cut = len(script.actions) // 2
+        left = _play_to(env, script, cut)
+        twin = way(env)
         require_same(_future(env, left), _future(twin, left), f"{name} after {cut} steps")
     return " and ".join(ways)
 
