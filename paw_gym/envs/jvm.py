@@ -10,6 +10,8 @@ from typing import Any
 
 from paw_gym.internals.constructors import need
 
+FOLDS = {"train": "train", "valid": "dev", "test": "test"}
+"""by split, the name that these worlds have for it"""
 MEMORY = "768m"
 """heap of a virtual machine; ``PAW_JVM_MEMORY`` sets another size, such as ``2g``"""
 _starting = Lock()

@@ -20,8 +20,6 @@ from paw_gym.internals.naming import require_choice
 from paw_gym.internals.printable import encodable
 from paw_gym.replayed import ReplayedEnv
 
-FOLDS = {"train": "Train", "valid": "Dev", "test": "Test"}
-"""by split, the engine's name for it"""
 SIMPLIFICATIONS = (
     *("easy", "teleportAction", "openDoors", "openContainers"),
     *("noElectricalAction", "selfWateringFlowerPots"),
@@ -99,13 +97,13 @@ class Engine:
 
     def variations(self) -> dict[str, dict[str, list[int]]]:
         """The numbers of the variations, by task and split; for an engine that has loaded nothing yet."""
-        found = {}
+        found: dict[str, dict[str, list[int]]] = {}
         for name in map(str, self.game.getTaskNames()):
             getattr(self.game, "taskStr_$eq")(name)
-            listed = {
-                split: getattr(self.game, f"getVariations{f}")() for split, f in FOLDS.items()
-            }
-            found[name] = {split: json.loads(str(of.toString())) for split, of in listed.items()}
+            found[name] = {}
+            for split, fold in jvm.FOLDS.items():
+                numbers = getattr(self.game, f"getVariations{fold.title()}")()
+                found[name][split] = json.loads(str(numbers.toString()))
         return found
 
 
@@ -133,7 +131,7 @@ def science_tasks(split: str, task: str | None, variations: int | None) -> TaskS
     """The variations of a split; ``data`` of a task is its number among the engine's own."""
     require_count("variations", variations)
     numbers = _variations(os.getpid())
-    require_choice("split", split, FOLDS)
+    require_choice("split", split, jvm.FOLDS)
     if task is not None:
         require_choice("task", task, numbers)
     names = list(numbers) if task is None else [task]

@@ -19,8 +19,6 @@ from paw_gym.replayed import ReplayedEnv
 
 GAMES = ("cookingworld", "twc", "coin", "mapreader", "arithmetic", "simonsays", "peckingorder")
 """all but ``sorting``: two of its games with one seed disturb each other in one virtual machine"""
-FOLDS = {"train": "train", "valid": "dev", "test": "test"}
-"""by split, the engine's name for it"""
 _LONGEST = 200
 """most characters of an action; no game has longer commands"""
 _reading = Lock()
@@ -45,15 +43,15 @@ def _reader(process: int) -> Any:
 def express_tasks(game: str, split: str, params: str, num_tasks: int | None) -> TaskSet:
     """The games of a split; ``data`` of a task is its seed among the engine's own for that split."""
     require_choice("game", game, GAMES)
-    require_choice("split", split, FOLDS)
+    require_choice("split", split, jvm.FOLDS)
     require_count("num_tasks", num_tasks)
     _require_params(params, isinstance(params, str))
     with _reading:
         engine = _reader(os.getpid())
         _load(engine, game, params)
-        seeds = list(getattr(engine, f"getSeeds{FOLDS[split].title()}")())[:num_tasks]
+        seeds = list(getattr(engine, f"getSeeds{jvm.FOLDS[split].title()}")())[:num_tasks]
         # text that it cannot read as parameters is loaded silently, and then there is no game
-        first = json.loads(engine.generateNewGameJSON(seeds[0], FOLDS[split], False))
+        first = json.loads(engine.generateNewGameJSON(seeds[0], jvm.FOLDS[split], False))
         _require_params(params, not first["observation"].startswith("ERROR:"))
     family = f"{game}{'/' + params.replace(' ', '') if params else ''}/{split}"
 
@@ -62,7 +60,7 @@ def express_tasks(game: str, split: str, params: str, num_tasks: int | None) -> 
         with _reading:
             engine = _reader(os.getpid())
             _load(engine, game, params)
-            engine.generateNewGameJSON(seed, FOLDS[split], False)
+            engine.generateNewGameJSON(seed, jvm.FOLDS[split], False)
             return Task(task_id, str(engine.getTaskDescription()), game, seed)
 
     ids = [f"{family}/{seed}" for seed in seeds]
@@ -89,7 +87,7 @@ def gold_path(game: str, split: str, params: str, seed: int) -> tuple[str, ...]:
     """The engine's solution of a game; kept, as it may find another one the next time."""
     engine = new_engine()
     _load(engine, game, params)
-    now = json.loads(engine.generateNewGameJSON(seed, FOLDS[split], True))
+    now = json.loads(engine.generateNewGameJSON(seed, jvm.FOLDS[split], True))
     plan: list[str] = []
     for action in engine.getGoldActionSequence():
         # some paths open what is open, and some go on after the end
@@ -155,7 +153,7 @@ class TextWorldExpressEnv(ReplayedEnv):
             self._engine = new_engine()
             _load(self._engine, self.game, self.params)
         self._score = 0.0
-        answer = self._engine.generateNewGameJSON(task.data, FOLDS[self.split], False)
+        answer = self._engine.generateNewGameJSON(task.data, jvm.FOLDS[self.split], False)
         return self._outcome(answer, valid=True)
 
     def _apply(self, action: str) -> Outcome:
