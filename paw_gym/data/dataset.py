@@ -179,7 +179,7 @@ def _fill(
     reserve: Callable[[int], None],
     fetched: bool,
 ) -> None:
-    archives = []
+    archives, copied = [], {}
     for file, path, origin in sources:
         digest, size = sha256_of(path), path.stat().st_size
         if path.suffix == ".zip":
@@ -192,6 +192,7 @@ def _fill(
         else:
             reserve(size)
             shutil.copyfile(path, staging / file.name)
+            copied[staging / file.name] = digest
         archives.append(
             {
                 "name": file.name,
@@ -209,7 +210,10 @@ def _fill(
         "made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "archives": archives,
         "files": {
-            path.relative_to(staging).as_posix(): [path.stat().st_size, sha256_of(path)]
+            path.relative_to(staging).as_posix(): [
+                path.stat().st_size,
+                copied.get(path) or sha256_of(path),
+            ]
             for path in sorted(staging.rglob("*"))
             if path.is_file()
         },
