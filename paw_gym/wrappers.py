@@ -413,6 +413,13 @@ def make_agent_env(
     """``gymnasium.make(env_id, **env_kwargs)`` behind an ``AgentInterface`` with the given settings."""
     from paw_gym.registration import make_text_env
 
-    env = make_text_env(env_id, **env_kwargs)
-    rewards = (success_reward, invalid_penalty, invalid_when)
-    return AgentInterface(env, history_length, require_admissible, template, mode, *rewards)
+    return AgentInterface(
+        make_text_env(env_id, **env_kwargs),
+        history_length=history_length,
+        require_admissible=require_admissible,
+        template=template,
+        mode=mode,
+        success_reward=success_reward,
+        invalid_penalty=invalid_penalty,
+        invalid_when=invalid_when,
+    )
