@@ -93,8 +93,10 @@ def parameters_of(name: str) -> Mapping[str, inspect.Parameter] | None:
     ``None`` if they cannot be known: an unknown id, or a constructor that takes ``**kwargs``.
     """
     creator = creator_of(name)
-    found = {} if creator is None else parameters_in(creator)
-    return None if creator is None or takes_any(found) else found
+    if creator is None:
+        return None
+    found = parameters_in(creator)
+    return None if takes_any(found) else found
 
 
 def defaults_of(name: str) -> dict[str, Any]:
