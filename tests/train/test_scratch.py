@@ -16,12 +16,12 @@ from rows import parts
 from paw_train.policies.local.loading import load_model, model_folder, weights_fingerprint
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.scratch import (
-    TokenShift,
     piece_tokenizer,
     scratch_model,
     scratch_tokenizer,
     word_tokenizer,
 )
+from paw_train.policies.local.token_shift import TokenShift
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.rows import append_transition
 from paw_train.rollouts.tokens import ACTION, OBSERVATION, TokenRow

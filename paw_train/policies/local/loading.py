@@ -237,7 +237,7 @@ def load_tokenizer(path: str | Path, **options: Any) -> Any:
     """The tokenizer of a folder or of a name on the hub."""
     import transformers
 
-    import paw_train.policies.local.scratch  # noqa: F401 - so that its checkpoints are known
+    import paw_train.policies.local.token_shift  # noqa: F401 - so that its checkpoints are known
 
     with naming_damage(Place(str(path), options.get("gguf_file"))):
         found = transformers.AutoTokenizer.from_pretrained(path, trust_remote_code=False, **options)
