@@ -13,7 +13,6 @@ from paw_gym.transition import Episode
 from paw_train.agents.action_form import ActionForm, problem_of
 from paw_train.agents.examples import CHARACTERS_A_TOKEN
 from paw_train.agents.protocol import note
-from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import (
     Message,
     Policy,
@@ -92,6 +91,8 @@ class MeteredPolicy:
     def __init__(self, policy: Policy, form: ActionForm | None = None, system: str = "") -> None:
         self.inner, self.form, self.system = policy, form, system
         self.chat, self.trainable = policy.chat, policy.trainable
+        self._system_ids = self.chat.content(f"{system}\n\n") if self.chat and system else []
+        """the system message before the first user message, as ``ChatFormat.dialogue`` writes it"""
         self.total = Spent()
         """of all tasks"""
         self._spent: dict[str, Spent] = {}
@@ -113,11 +114,7 @@ class MeteredPolicy:
         """Length of the system message: by the policy's tokenizer, else at four characters a token."""
         if self.chat is None:
             return math.ceil(len(self.system) / CHARACTERS_A_TOKEN)
-        return len(self._system_ids(self.chat))
-
-    def _system_ids(self, chat: ChatFormat) -> list[int]:
-        """The system message's tokens before the first user message, as ``ChatFormat.dialogue`` writes it."""
-        return chat.content(f"{self.system}\n\n") if self.system else []
+        return len(self._system_ids)
 
     def asked(self, request: Request) -> Request:
         """The request with the system message."""
@@ -126,7 +123,7 @@ class MeteredPolicy:
         ids, message = request.ids, {"role": "system", "content": self.system}
         if ids is not None and self.chat is not None:
             opening = len(self.chat.opening)
-            ids = [*ids[:opening], *self._system_ids(self.chat), *ids[opening:]]
+            ids = [*ids[:opening], *self._system_ids, *ids[opening:]]
         return replace(request, messages=[message, *request.messages], ids=ids)
 
     def session(self, sampling: Sampling, growing: bool) -> Session:
