@@ -222,7 +222,7 @@ def test_code_in_a_training_state_is_not_run(place: Path) -> None:
 def test_a_report_is_made_of_whatever_lies_there(place: Path, raw: list[bytes]) -> None:
     folder = place / "run"
     folder.mkdir(exist_ok=True)
-    for name in ("config.json", "eval_before.json", "eval_after.json", "noise_gradient.json"):
+    for name in ("config.json", "eval_before.json", "eval_after.json"):
         (folder / name).write_bytes(raw[0])
     for name in ("metrics.jsonl", "validation.jsonl", "warmstart.jsonl"):
         (folder / name).write_bytes(raw[1] + b"\n" + raw[2])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import paw_train
-from paw_train.cli.shared import TRAINING, AsJson, Imports, Overrides, import_modules
+from paw_train.cli.shared import TRAINING, AsJson, Overrides
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -98,42 +98,16 @@ def report(
             metavar="RUN", help="The folder of a run or of a comparison, or a file of its results."
         ),
     ],
-    overrides: Overrides = None,
-    noise: Annotated[
-        bool,
-        typer.Option(
-            "--noise",
-            help="First measure the share of the world model's gradient that falls on noisy tokens.",
-        ),
-    ] = False,
-    noise_rule: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODULE:FUNCTION",
-            help="Returns the spans of an observation that are noise. Default: the environment's own rule.",
-        ),
-    ] = None,
-    transitions: Annotated[int, typer.Option(help="Of --noise: how many to sample.", min=1)] = 100,
-    modules: Imports = None,
 ) -> None:
     """Rewrite the report of a run or a comparison."""
     from paw_train.reporting.run.page import write_report
 
-    measures = noise or noise_rule is not None
-    if overrides and not measures:
-        raise ValueError(f"{overrides[0]!r} belongs to --noise: a report shows a run as it was.")
     results = Path(run) if run.endswith(".json") else Path(run) / "results.json"
     if results.is_file():
         from paw_train.reporting.compare.folder import report_of
 
         typer.echo(f"The report is {report_of(results)}")
         return
-    if measures:
-        from paw_train.evaluation.world_model_program import write_noise_gradient
-
-        import_modules(modules)
-        path = write_noise_gradient(run, noise_rule, transitions, overrides=overrides or [])
-        typer.echo(f"Noise and gradient: {path}")
     typer.echo(f"The report is {write_report(run)}")
 
 

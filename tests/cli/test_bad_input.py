@@ -259,7 +259,6 @@ COMMANDS = {
     "table foreign": "There is no result",
     "table damaged --md --csv": "give one of them",
     "compare-results foreign foreign": "lacks env_id, n, panel, panel_hash, runs",
-    "report nowhere updates=3": "'updates=3' belongs to --noise",
     "report nowhere": "There is no run folder 'nowhere'",
     "report emptyfolder": "expected at least one of config.json",
     "view nowhere --no-open": "no folder 'nowhere'",

@@ -172,12 +172,8 @@ FILES = {
     "episodes_before.jsonl": "episodes before RL",
     "episodes_after.jsonl": "episodes after RL",
     "environment.json": "the versions of what ran",
-    "noise_gradient.json": "the world model's gradient on noisy tokens",
 }
-_OPTIONAL = {
-    *("environment.json", "warmstart.jsonl", "world_model.jsonl", "validation.jsonl"),
-    "noise_gradient.json",
-}
+_OPTIONAL = {"environment.json", "warmstart.jsonl", "world_model.jsonl", "validation.jsonl"}
 """files that a complete run need not have"""
 
 
@@ -188,7 +184,6 @@ class RunData:
     folder: Path
     config: Record = field(default_factory=dict)
     environment: Record = field(default_factory=dict)
-    noise: Record = field(default_factory=dict)
     metrics: list[Record] = field(default_factory=list)
     validation: list[Record] = field(default_factory=list)
     warmstart: list[Record] = field(default_factory=list)
@@ -246,7 +241,6 @@ def load_run(run_dir: str | Path) -> RunData:
     run = RunData(folder)
     run.config = _read_object(run, "config.json")
     run.environment = _read_object(run, "environment.json")
-    run.noise = _read_object(run, "noise_gradient.json")
     run.metrics = _read_records(run, "metrics.jsonl", "update")
     run.validation = _read_records(run, "validation.jsonl", "update")
     run.warmstart = _read_records(run, "warmstart.jsonl", "step")

@@ -35,13 +35,6 @@ _PANEL = {
     "refused actions": ("refused_rate", True),
 }
 """what else an evaluation measured: key in its file, and whether it is a share"""
-_NOISE = (
-    ("of the tokens", "token_share"),
-    ("of the gradient under CE", "ce"),
-    ("of the gradient under MAE", "mae"),
-    ("of the gradient under clipped MAE", "cmae"),
-)
-"""shares that fall on noisy tokens: label, and key in ``noise_gradient.json``"""
 MAX_CHARACTERS = 6000
 """most characters of a text shown in one place; hidden ones are counted"""
 
@@ -69,7 +62,6 @@ def _page(run: RunData) -> str:
         world_model_columns=list(_WORLD_MODEL),
         world_model=world_model_rows(run.world_model),
         sections=chart_sections(run),
-        noise=[(label, number(run.noise.get(key))) for label, key in _NOISE],
         tasks=episodes_by_task(run),
         commands="\n".join(_commands(run)),
         settings=setting_groups(run),
