@@ -38,17 +38,26 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         finalize=_shown,
     )
-    script = (_FOLDER / "report.js").read_text(encoding="utf-8")
+    script, style = _joined("dom.js", "charts.js", "report.js"), _joined("charts.css", "report.css")
+    # one file has nothing to import from
+    script = re.sub(r"^(import .*\n|export )", "", script, flags=re.MULTILINE)
     found.globals |= {
         "script": Markup(script),
         "script_digest": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        "style": Markup((_FOLDER / "report.css").read_text(encoding="utf-8")),
+        "style": Markup(style),
     }
     found.filters |= {
         "percent": lambda share: f"{100 * share:.1f} %",
         "special_tokens": special_tokens,
     }
     return found
+
+
+def _joined(*names: str) -> str:
+    """Files of pages, one after the other; the viewer serves those in ``static`` as well."""
+    folders = (_FOLDER, _FOLDER.with_name("static"))
+    found = [folder / name for name in names for folder in folders if (folder / name).exists()]
+    return "".join(path.read_text(encoding="utf-8") for path in found)
 
 
 def _shown(value: Any) -> Any:

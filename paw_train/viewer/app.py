@@ -69,10 +69,11 @@ def create_app(root: str | Path, *, token: str | None = None, hosts: Sequence[st
 
 
 def _add_files(app: FastAPI) -> None:
-    """The package's own files, read once: nothing from an address ever reaches the file system."""
+    """Our own files, read once: nothing from an address ever reaches the file system."""
     files = {
         entry.name: (entry.read_bytes(), _TYPES[Path(entry.name).suffix])
-        for entry in resources.files("paw_train.viewer").joinpath("static").iterdir()
+        for room in ("paw_train.viewer", "paw_train.reporting")
+        for entry in resources.files(room).joinpath("static").iterdir()
         if Path(entry.name).suffix in _TYPES
     }
 

@@ -129,6 +129,8 @@ class Page(HTMLParser):
         self.names: list[str] = []
         self.attributes: list[tuple[str, str | None]] = []
         self.text = ""
+        self.charts: dict[str, dict[str, Any]] = {}
+        """what the script draws, by title"""
         self.feed(source)
         self.close()
         assert not self.open
@@ -143,7 +145,10 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        if self.open[-1:] not in (["style"], ["script"]):
+        if self.open[-1:] == ["script"] and data.startswith("["):
+            drawn = [chart for section in json.loads(data) for chart in section["charts"]]
+            self.charts = {chart["title"]: chart for chart in drawn}
+        elif self.open[-1:] not in (["style"], ["script"]):
             self.text += data
 
 
@@ -258,17 +263,19 @@ def test_what_is_odd_in_an_evaluation_is_told(run: Path, changes: Any, sentence:
 def test_page_is_self_contained_and_shows_what_was_measured(run: Path) -> None:
     source = write_report(run).read_text(encoding="utf-8")
     page = Page(source)
-    assert "://" not in source and "@import" not in source and "url(" not in source
+    outside = source.replace("http://www.w3.org/2000/svg", "")  # a name, no address
+    assert "://" not in outside and "@import" not in source and "url(" not in source
     assert not {"link", "img", "iframe", "object"} & set(page.names)
     assert not {"src", "href", "onclick", "onload"} & {name for name, _ in page.attributes}
     assert "prefers-color-scheme: dark" in source and "@media print" in source
     assert "default-src 'none'" in source
     for title in ("World-model loss", "Observation NLL", "Gradient norms", "Cloning loss"):
-        assert title in page.text
-    assert "update 30\ntraining rollouts: " in page.text
-    assert "validation (64 tasks): 68.8 % [56.6 %, 78.8 %]" in page.text
+        assert title in page.charts
+    (success,) = page.charts["Success"]["series"]
+    assert len(success["values"]) == 30 and success["values"][-1] == 0.67
+    assert success["checks"][-1]["ci95"] == pytest.approx((0.566, 0.788), abs=5e-4)
     assert "30 steps, 2 min 0 s" in page.text
-    assert "own_measurement" in page.text  # one that the catalogue knows nothing about
+    assert "own_measurement" in page.charts  # one that the catalogue knows nothing about
     assert "world_model.coef" in page.text and "GRPO + WM (cmae × 0.1)" in page.text
     assert "What is missing" not in page.text
     assert "not solved, 5 steps" in page.text and "solved in 4 steps" in page.text
@@ -284,8 +291,10 @@ def test_text_of_a_run_stays_text(run: Path) -> None:
     failed.error = "Traceback" + HOSTILE
     write_jsonl(run / "episodes_after.jsonl", [failed])
     configured(run, name=HOSTILE, **{HOSTILE: HOSTILE})
+    write_lines(run / "metrics.jsonl", [{**update_record(1, 1), HOSTILE: 1.0}])
     page = page_of(run)
-    assert page.names.count("script") == 1 and "img" not in page.names
+    assert page.names.count("script") == 2 and "img" not in page.names
+    assert HOSTILE in page.charts
     assert "onerror" not in {name for name, _ in page.attributes}
     assert "<script>alert(1)</script><|im_end|>" in page.text
     assert "\u241b[31m" in page.text
@@ -357,10 +366,11 @@ def test_the_last_record_counts_and_no_number_leaves_a_gap(tmp_path: Path) -> No
         record |= {"wm_loss": None, "kl": kl}
     again = {**records[1], "success_rate": 0.123}
     write_lines(run / "metrics.jsonl", [*records, again])
-    text = page_of(run).text
-    assert "update 2\ntraining rollouts: 12.3 %" in text and " of 3" not in text
-    assert "World-model loss" not in text
-    assert "nan" not in text.lower()
+    page = page_of(run)
+    assert page.charts["Success"]["series"][0]["values"] == [0.37, 0.123, 0.67]
+    assert " of 3" not in page.text and "nan" not in page.text.lower()
+    assert "World-model loss" not in page.charts
+    assert page.charts["KL"]["series"][0]["values"] == [0.1, None, None]
 
 
 def test_summary_has_a_note_and_a_row_for_each_task_type(run: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from paw_gym.transition import Episode, Transition, read_jsonl, write_jsonl
+from paw_train.reporting.run.page import write_report
 
 from .made_evaluation import EXAMPLE, REFLECTION, write_evaluation
 
@@ -343,4 +344,24 @@ def test_runs_over_one_another(small_run: Path, tmp_path: Path, view: Any, pages
     _fits(pages)
     pages.click(".legend-runs .remove")
     pages.wait_for("document.querySelectorAll('.legend-runs .swatch').length === 1")
+    assert pages.problems() == []
+
+
+def test_a_report_draws_its_charts_without_a_server(
+    small_run: Path, tmp_path: Path, pages: Any
+) -> None:
+    run = tmp_path / "small"
+    shutil.copytree(small_run, run, ignore=shutil.ignore_patterns("rollouts", "tokens"))
+    rows = (run / "metrics.jsonl").read_text().splitlines()
+    pages.open(f"file://{write_report(run)}")
+    chart = "figure[data-metric=success_rate]"
+    pages.is_there(f"{chart} .line")
+    _fits(pages)
+    pages.drag(f"{chart} .chart", 0.6, 0.6)  # the values there
+    assert pages.text(f"{chart} output").startswith("update ")
+    pages.drag(f"{chart} .chart", 0.5, 0.9)  # a part of the updates, in all charts of the section
+    points = (
+        "document.querySelector('figure[data-metric=reward_mean] .line').getAttribute('points')"
+    )
+    pages.wait_for(f"{points}.split(' ').length < {len(rows)} * 0.6")
     assert pages.problems() == []

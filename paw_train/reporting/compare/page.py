@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from rich.text import Text
 
 from paw_gym.internals.files import write_text
 from paw_gym.internals.printable import markdown_text
-from paw_train.reporting.charts import Axis, Chart, ChartStyle, Series, linear_ticks
 from paw_train.reporting.compare.analysis import Comparison, Difference, Secondary
 from paw_train.reporting.compare.grid import Grid
 from paw_train.reporting.compare.results import RunResult
@@ -163,33 +163,44 @@ RANGE_NOTE = (
 
 def charts_of(
     baselines: Mapping[str, str], runs: Sequence[RunResult], key: str, share: bool
-) -> list[tuple[str, Chart]]:
-    """(arm, chart) of every arm that a measurement was recorded for, all on one y axis.
+) -> list[dict[str, Any]]:
+    """A chart for every arm that a measurement was recorded for, all on one y axis (for ``report.js``).
 
     A chart has the arm's curve and its baseline's, over the seeds that both have; without a seed in common
     the arm's curve stands alone.
     """
     seeds = {arm: {c.seed for c in runs if c.arm == arm} for arm in baselines}
-    found = []
+    found: dict[str, list[dict[str, Any]]] = {}
     for arm, other in baselines.items():
         common = seeds[arm] & seeds[other] or seeds[arm]
         shared = [c for c in runs if c.seed in common]
-        own = _series(arm, shared, key, 1)
+        own = _series(arm, shared, key, 0)
         if own and arm != other:
-            found.append((arm, [*_series(other, shared, key, 2), *own]))
-    reach = [y for _, lines in found for line in lines for y in line.reach]
-    style = ChartStyle(share=share, holds=reach)
-    return [(arm, Chart(lines, style)) for arm, lines in found]
+            found[arm] = [*_series(other, shared, key, 1), *own]
+    bands = [
+        end for lines in found.values() for line in lines for ends in line["band"] for end in ends
+    ]
+    holds = [min(bands), max(bands)] if bands else []
+    unit = "share" if share else ""
+    return [
+        {"name": key, "title": arm, "unit": unit, "holds": holds, "series": lines}
+        for arm, lines in found.items()
+    ]
 
 
-def _series(arm: str, runs: Sequence[RunResult], key: str, colour: int) -> list[Series]:
+def _series(arm: str, runs: Sequence[RunResult], key: str, colour: int) -> list[dict[str, Any]]:
     """The mean of a measurement over an arm's seeds, with their range; empty if there is none."""
     lines = [points for c in runs if c.arm == arm and (points := _points(c, key))]
     xs = sorted({x for line in lines for x in line})
-    known = {x: [line[x] for line in lines if x in line] for x in xs}
-    band = [(x, min(known[x]), max(known[x])) for x in xs] if len(lines) > 1 else ()
-    means = [(x, float(np.mean(known[x]))) for x in xs]
-    return [Series(arm, means, colour, band=band)] if lines else []
+    known = [[line[x] for line in lines if x in line] for x in xs]
+    series = {
+        "label": arm,
+        "colour": colour,
+        "updates": xs,
+        "values": [float(np.mean(values)) for values in known],
+        "band": [[min(values), max(values)] for values in known],
+    }
+    return [series] if lines else []
 
 
 def _points(run: RunResult, key: str) -> dict[float, float]:
@@ -203,29 +214,40 @@ def _points(run: RunResult, key: str) -> dict[float, float]:
 _ROW = 24.0
 
 
+class _Axis:
+    """A horizontal axis of the picture, from ``low`` at pixel ``start`` to ``high`` at ``end``."""
+
+    def __init__(self, low: float, high: float, start: float, end: float, sign: str) -> None:
+        self.low, self.high, self.start, self.end = low, high, start, end
+        self.middle = (start + end) / 2
+        # about five round numbers
+        raw = (high - low) / 5
+        power = 10.0 ** np.floor(np.log10(raw))
+        step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= raw * 0.999)
+        counts = range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
+        values = [round(float(count * step), 6) for count in counts]
+        self.ticks = [(self.at(v), f"{100 * v:{sign if v else ''}g}") for v in values]
+
+    def at(self, value: float) -> float:
+        """The pixel of a value; a value beyond an end is placed at that end."""
+        return float(np.interp(value, (self.low, self.high), (self.start, self.end)))
+
+
 def forest_picture(comparison: Comparison) -> str:
     """Each arm's success with its interval, and its difference with its interval, one row for each arm."""
     height = 92 + _ROW * len(comparison.arms)
     rates = [r for a in comparison.arms for r in (*a.rates, *(a.ci95 or ()))]
     ends = [v for d in comparison.differences for v in (*d.differences, *(d.ci95 or ()))]
     reach = min(1.0, 1.08 * max(0.02, *map(abs, ends or [0.1])))
-    left = Axis(max(0.0, min(rates) - 0.03), min(1.0, max(rates) + 0.03), 190, 500)
-    right = Axis(-reach, reach, 560, 880)
     return render(
         "differences.svg",
         comparison=comparison,
         height=height,
         base=height - 34,
         row=_ROW,
-        left=left,
-        left_ticks=_ticks(left, lambda v: f"{100 * v:g}"),
-        right=right,
-        right_ticks=_ticks(right, lambda v: f"{100 * v:+g}" if v else "0"),
+        left=_Axis(max(0.0, min(rates) - 0.03), min(1.0, max(rates) + 0.03), 190, 500, ""),
+        right=_Axis(-reach, reach, 560, 880, "+"),
     )
-
-
-def _ticks(axis: Axis, text: Callable[[float], str]) -> list[tuple[float, str]]:
-    return [(axis.at(v), text(round(v, 6))) for v in linear_ticks(axis.low, axis.high, 5)]
 
 
 def write_page(
@@ -236,6 +258,11 @@ def write_page(
 ) -> None:
     forest = forest_picture(comparison)
     write_text(folder / "differences.svg", forest + "\n")
+    arms = grid.baselines()
+    curves = [
+        {"title": title, "across": "update", "charts": charts_of(arms, runs, key, share)}
+        for key, title, share in MEASUREMENTS
+    ]
     page = render(
         "compare.html",
         title=grid.name,
@@ -253,7 +280,7 @@ def write_page(
         comparison=comparison,
         forest=forest,
         range_note=RANGE_NOTE,
-        curves=_curves(grid, runs),
+        sections=[section for section in curves if section["charts"]],
         secondary={heading(k): v for k, v in secondary_rows(comparison.secondary).items()},
         secondary_columns=SECONDARY_COLUMNS,
         secondary_explanation=SECONDARY_EXPLANATION,
@@ -261,14 +288,6 @@ def write_page(
         settings=[(k, _text(v)) for k, v in [("all arms", grid.overrides), *grid.arms.items()]],
     )
     write_text(folder / "compare.html", page)
-
-
-def _curves(grid: Grid, runs: Sequence[RunResult]) -> list[tuple[str, list[tuple[str, Chart]]]]:
-    """(title, charts by arm) of the measurements for which there is data."""
-    found = [
-        (title, charts_of(grid.baselines(), runs, key, share)) for key, title, share in MEASUREMENTS
-    ]
-    return [(title, charts) for title, charts in found if charts]
 
 
 def _types(comparison: Comparison) -> tuple[list[str], list[list[str]]]:

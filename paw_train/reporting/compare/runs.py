@@ -22,8 +22,8 @@ from paw_gym.internals.locks import ProcessLock, is_held
 from paw_gym.internals.printable import safe_console
 from paw_train.algorithms.estimator import ADVANTAGES
 from paw_train.policies.checkpoints import find_checkpoint
-from paw_train.reporting.charts import duration_text
 from paw_train.reporting.compare.grid import PlannedRun
+from paw_train.reporting.texts import duration_text
 from paw_train.settings import WITHOUT_EFFECT, Settings
 from paw_train.settings.base import flatten
 from paw_train.settings.run import read_recorded, shared_evaluation, shared_warm_start

@@ -1,4 +1,4 @@
-"""The measurements that a report plots, how, and what each one means."""
+"""The measurements that a report plots, how, and what each one means, as ``report.js`` reads them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-from paw_gym.internals.printable import counted
 from paw_train.metrics import CATALOGUE, METRICS, NOT_MEASURED, Metric, number
-from paw_train.reporting.charts import Chart, ChartStyle, Series, smoothing_window
 from paw_train.reporting.run.data import Rate, Record, RunData
 
 
@@ -79,36 +77,37 @@ _WORLD_MODEL_LEARNING = (
     Curve("KL", "to the start policy", (("kl", "KL"),)),
 )
 _MAX_OTHERS = 24
+_COLOURS = 8
+"""of the style sheet"""
+_SMOOTHED = 400
+"""updates from which a smoothed line is not smoothed any further"""
 
 
 def chart_sections(run: RunData) -> list[dict[str, Any]]:
-    """The charts for which a run has data, as ``run.html`` reads them."""
+    """The charts for which a run has data, by heading."""
     updates = {
         **SECTIONS,
         "By environment": _by_environment(run.metrics),
         "Other measurements": _others(run.metrics),
     }
-    found = [
-        _section(title, curves, run.metrics, "update", run) for title, curves in updates.items()
-    ]
+    found = [_section(title, curves, run.metrics, "update") for title, curves in updates.items()]
+    for chart in (chart for section in found for chart in section["charts"]):
+        if chart["name"] == "success_rate":
+            chart["series"][0]["checks"] = _checks(run.validation)
     learning, warm = run.world_model_learning, run.warmstart
     title = "World-model learning before RL"
-    found.append(_section(title, _WORLD_MODEL_LEARNING, learning, "update", run))
-    found.append(_section("Warm start", _WARM_START, warm, "step", run))
+    found.append(_section(title, _WORLD_MODEL_LEARNING, learning, "update"))
+    found.append(_section("Warm start", _WARM_START, warm, "step"))
     return [section for section in found if section["charts"]]
 
 
-def success_series(run: RunData) -> list[Series]:
-    """Success in training rollouts and on the selection panel, by number of finished updates."""
-    points = _points(run.metrics, "success_rate", "update")
-    series = [Series("training rollouts", points, 1, (), True)]
-    rates = [(float(r["update"]), rate) for r in run.validation if (rate := Rate.found(r))]
-    if rates:
-        points = [(x, rate.rate) for x, rate in rates]
-        intervals = [(x, rate.low, rate.high) for x, rate in rates]
-        label = f"validation ({counted(rates[-1][1].n, 'task')})"
-        series.append(Series(label, points, 2, intervals))
-    return [s for s in series if s.values]
+def _checks(validation: Sequence[Record]) -> list[dict[str, Any]]:
+    """Success on the selection panel, by number of finished updates."""
+    rates = [(record["update"], rate) for record in validation if (rate := Rate.found(record))]
+    return [
+        {"update": at, "success_rate": rate.rate, "ci95": [rate.low, rate.high]}
+        for at, rate in rates
+    ]
 
 
 def _by_environment(records: Sequence[Record]) -> list[Curve]:
@@ -127,44 +126,43 @@ def _others(records: Sequence[Record]) -> list[Curve]:
     """Measurements that are not in the catalogue but are plotted as well."""
     recorded = sorted({key for record in records for key in record} - NOT_MEASURED)
     others = (key for key in recorded if key.partition("/")[0] not in METRICS)
-    plotted = [key for key in others if _has(records, key)][:_MAX_OTHERS]
-    return [Curve(key, "", ((key, key),)) for key in plotted]
+    plotted = [key for key in others if _values(records, key)]
+    return [Curve(key, "", ((key, key),)) for key in plotted[:_MAX_OTHERS]]
 
 
 def _section(
-    title: str, curves: Sequence[Curve], records: Sequence[Record], x_key: str, run: RunData
+    title: str, curves: Sequence[Curve], records: Sequence[Record], across: str
 ) -> dict[str, Any]:
-    found = [(curve, _series(curve, records, x_key, run)) for curve in curves]
-    found = [(curve, series) for curve, series in found if series]
-    wide = len(found) in (1, 2, 4)  # few enough to be larger
-    width, height = (440, 226) if wide else (380, 208)
-    charts = [
-        (curve, Chart(series, ChartStyle(width, height, curve.share, curve.log, x_key)))
-        for curve, series in found
-    ]
-    window = smoothing_window(len(records))
-    smoothing = f"Thin lines: each {x_key}; thick lines: mean of {window} neighbours."
+    count = len(records)
+    charts = [_chart_of(curve, records) for curve in curves]
     return {
         "title": title,
-        "charts": charts,
-        "wide": wide,
-        "smoothing": smoothing if window > 1 else "",
+        "across": across,
+        "x": [record[across] for record in records],
+        "smoothing": 2 * max(1, round(min(count, _SMOOTHED) / 20)) + 1 if count >= 16 else 1,
+        "charts": [chart for chart in charts if chart["series"]],
     }
 
 
-def _series(curve: Curve, records: Sequence[Record], x_key: str, run: RunData) -> list[Series]:
-    if curve.keys[0][0] == "success_rate":
-        return success_series(run)
-    return [
-        Series(label, _points(records, key, x_key), i, (), True)
-        for i, (key, label) in enumerate(curve.keys, 1)
-        if _has(records, key)
+def _chart_of(curve: Curve, records: Sequence[Record]) -> dict[str, Any]:
+    series = [
+        {"label": label, "colour": i % _COLOURS, "values": values}
+        for i, (key, label) in enumerate(curve.keys)
+        if (values := _values(records, key))
     ]
+    return {
+        "name": curve.keys[0][0],
+        "title": curve.title,
+        "meaning": curve.note,
+        "unit": "share" if curve.share else "",
+        "log": curve.log,
+        "series": series,
+    }
 
 
-def _has(records: Sequence[Record], key: str) -> bool:
-    return any(number(record.get(key)) is not None for record in records)
-
-
-def _points(records: Sequence[Record], key: str, x_key: str) -> list[tuple[float, float | None]]:
-    return [(float(r[x_key]), number(r.get(key))) for r in records]
+def _values(records: Sequence[Record], key: str) -> list[float | None]:
+    """One for each record, in six digits; none at all if no record has a number there."""
+    found = [number(record.get(key)) for record in records]
+    if not any(value is not None for value in found):
+        return []
+    return [None if value is None else float(f"{value:.6g}") for value in found]

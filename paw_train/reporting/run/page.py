@@ -14,11 +14,11 @@ from paw_gym.internals.printable import counted
 from paw_gym.transition import Episode, Transition
 from paw_train.evaluation.statistics import difference_interval
 from paw_train.metrics import number
-from paw_train.reporting.charts import duration_text, number_text
 from paw_train.reporting.pages import blocks, changes, render
 from paw_train.reporting.run.curves import chart_sections
 from paw_train.reporting.run.data import STAGES, Rate, RunData, load_run
 from paw_train.reporting.run.verdict import points, same_panel, verdict_of
+from paw_train.reporting.texts import duration_text, number_text
 from paw_train.settings.base import flatten
 
 _WORLD_MODEL = {
@@ -42,7 +42,7 @@ MAX_CHARACTERS = 6000
 def write_report(run_dir: str | Path) -> Path:
     """Writes ``report.html`` into a run's folder, from whatever files are there.
 
-    The page needs nothing else: no network (its own content policy forbids it), and no script for reading it.
+    The page needs nothing else: no network (its own content policy forbids it), a script for charts alone.
     """
     run = load_run(run_dir)
     path = run.folder / "report.html"

@@ -1,6 +1,6 @@
 // Curves as SVG: thinned to the pixels there are, hovered together, brushed together.
 
-import { h, inUnit, number, percent, replace, s } from "./dom.js";
+import { h, inUnit, interval, number, percent, replace, s } from "./dom.js";
 
 const TALL = 132;
 const PAD = { left: 54, right: 10, top: 8, bottom: 20 };
@@ -13,6 +13,14 @@ function ticks(low, high, count) {
   const found = [];
   for (let at = Math.ceil(low / step) * step; at <= high + step * 1e-6; at += step) found.push(Math.abs(at) < step * 1e-9 ? 0 : at);
   return found;
+}
+
+// Powers of ten; on a short axis 2 and 5 times them as well.
+function logTicks(low, high) {
+  const powers = [];
+  for (let p = Math.floor(Math.log10(low)); 10 ** p <= high; p += 1) powers.push(10 ** p);
+  const found = high / low < 150 ? powers.flatMap((power) => [power, 2 * power, 5 * power]) : powers.filter((_, i) => i % Math.ceil(powers.length / 7) === 0);
+  return found.filter((v) => v >= low && v <= high);
 }
 
 // The ends of the value axis. It spans at least a tenth of the largest value (of shares, 0.1): noise looks small.
@@ -88,7 +96,7 @@ function brushable(node, brush, toUpdate) {
   node.addEventListener("dblclick", () => brush.clear());
 }
 
-// The mean of the `width` neighbours of every point, fewer at the ends, as in the report.
+// The mean of the `width` neighbours of every point, fewer at the ends.
 export function smoothed(points, width) {
   if (width <= 1 || points.length < 2) return points;
   const half = Math.floor(width / 2);
@@ -102,15 +110,16 @@ export function smoothed(points, width) {
 
 // One measurement of one run, or of several over one another.
 export class Chart {
-  // series: [{label, colour, updates, values, checks}], all of the same measurement
-  constructor({ name, title, meaning, unit }, series, brush) {
-    this.name = name;
-    this.unit = unit;
-    this.svg = s("svg", { height: TALL, class: "chart", role: "img", "aria-label": title });
+  // series: [{label, colour, updates, values, checks, band}], all of the same measurement; checks have a rate and
+  // perhaps its interval, band has [low, high] at each update. `holds` are values that the axis has to reach.
+  constructor({ name, title, meaning, unit, log, across, tall, holds, legend }, series, brush) {
+    Object.assign(this, { name, unit, log, across: across || "u", tall: tall || TALL, holds: holds || [] });
+    this.svg = s("svg", { height: this.tall, class: "chart", role: "img", "aria-label": title });
     this.value = h("output", null);
     this.checked = h("small", { cls: "checked" });
     this.node = h("figure", { data: { metric: name } },
-      h("figcaption", null, h("b", { title: name }, title), this.value, meaning && h("small", null, meaning), this.checked), this.svg);
+      h("figcaption", null, h("b", { title: name }, title), this.value, meaning && h("small", null, meaning), this.checked,
+        legend && series.length > 1 && h("small", null, series.map(({ label, colour }) => [swatch(colour), label, " "]))), this.svg);
     brushable(this.svg, brush, (x) => this.updateAt(x));
     this.update(series);
   }
@@ -130,37 +139,47 @@ export class Chart {
       for (let i = 0; i < one.updates.length; i += 1)
         if (one.values[i] !== null && one.values[i] !== undefined) points.push([one.updates[i], one.values[i]]);
       const within = ([u]) => u >= from && u <= to;
-      const checks = (one.checks || []).map((v) => [v.update, v.success_rate]).filter(within);
+      const checks = (one.checks || []).map((v) => [v.update, v.success_rate, v]).filter(within);
+      const band = (one.band || []).map(([least, most], i) => [one.updates[i], least, most]).filter(within);
       // smoothed before it is cut, so that the ends of a choice have their neighbours
-      return { ...one, raw: points.filter(within), points: smoothed(points, width).filter(within), checks };
+      return { ...one, raw: points.filter(within), points: smoothed(points, width).filter(within), checks, band };
     });
-    const all = this.lines.flatMap(({ raw, checks }) => [...raw, ...checks].map((p) => p[1]));
+    const all = this.lines.flatMap(({ raw, checks, band }) => [
+      ...[...raw, ...checks].map((p) => p[1]), ...checks.flatMap((p) => p[2].ci95 || []), ...band.flatMap((p) => p.slice(1))]);
     if (!all.length) return void replace(this.svg);
-    const [low, high] = ends(all, this.unit === "share");
-    const [w, tall] = [wide - PAD.left - PAD.right, TALL - PAD.top - PAD.bottom];
+    const [least, most] = [all.reduce((a, b) => Math.min(a, b)), all.reduce((a, b) => Math.max(a, b))];
+    const log = this.log && least > 0 && most > 30 * least;
+    const [low, high] = log ? [least / 1.3, 1.3 * most] : ends([...all, ...this.holds], this.unit === "share");
+    const [w, tall] = [wide - PAD.left - PAD.right, this.tall - PAD.top - PAD.bottom];
     const x = (u) => PAD.left + ((u - from) / (to - from)) * w;
-    const y = (v) => PAD.top + tall - ((v - low) / (high - low)) * tall;
+    const scale = log ? Math.log10 : Number;
+    const y = (v) => PAD.top + tall - ((scale(v) - scale(low)) / (scale(high) - scale(low))) * tall;
     Object.assign(this, { x, y, from, to, w });
     this.svg.setAttribute("width", wide);
+    this.svg.setAttribute("viewBox", `0 0 ${wide} ${this.tall}`);
     const columns = Math.max(50, Math.floor(w));
-    const path = (points) => thinned(points, columns).map(([u, v]) => `${x(u).toFixed(1)},${y(v).toFixed(1)}`).join(" ");
+    const plain = (points) => points.map(([u, v]) => `${x(u).toFixed(1)},${y(v).toFixed(1)}`).join(" ");
+    const path = (points) => plain(thinned(points, columns));
     this.cross = s("line", { class: "cross", y1: PAD.top, y2: PAD.top + tall, visibility: "hidden" });
     this.marks = this.lines.map(({ colour }) => s("circle", { class: `point c${colour}`, r: 3.5, visibility: "hidden" }));
-    const levels = ticks(low, high, 4);
-    const labels = tickLabels(levels, this.unit === "share");
+    const levels = log ? logTicks(low, high) : ticks(low, high, 4);
+    const labels = log ? levels.map((v) => number(v)) : tickLabels(levels, this.unit === "share");
     replace(this.svg,
       levels.map((v, i) => [
         s("line", { class: "gridline", x1: PAD.left, x2: wide - PAD.right, y1: y(v), y2: y(v) }),
         s("text", { class: "tick", x: PAD.left - 6, y: y(v) + 3.5, "text-anchor": "end" }, labels[i])]),
-      ticks(from, to, 4).filter(Number.isInteger).map((u) => s("text", { class: "tick", x: x(u), y: TALL - 5, "text-anchor": "middle" }, String(u))),
+      ticks(from, to, 4).filter(Number.isInteger).map((u) => s("text", { class: "tick", x: x(u), y: this.tall - 5, "text-anchor": "middle" }, String(u))),
+      this.lines.map(({ band, colour }) => band.length > 0 && s("polygon", { class: `band c${colour}`,
+        points: plain([...band.map(([u, , top]) => [u, top]), ...band.map(([u, foot]) => [u, foot]).reverse()]) })),
       width > 1 && this.lines.map(({ raw, colour }) => raw.length > 1 && s("polyline", { class: `raw c${colour}`, points: path(raw) })),
       this.lines.map(({ points, colour, checks }) => points.length === 1
         ? s("circle", { class: `alone c${colour}`, cx: x(points[0][0]), cy: y(points[0][1]), r: 3 })
         : points.length > 1 && s("polyline", { class: `line c${colour}${checks.length > 1 ? " beside" : ""}`, points: path(points) })),
       this.lines.map(({ checks, colour }) => [
         checks.length > 1 && s("polyline", { class: `checks c${colour}`, points: path(checks) }),
-        checks.map(([u, v]) => s("circle", { class: `check c${colour}`, cx: x(u), cy: y(v), r: 3.5 },
-          s("title", null, `validation${u === 0 ? " at the start" : `, update ${u}`}: ${percent(v)}`)))]),
+        checks.map(([u, , { ci95 }]) => ci95 && s("line", { class: `whisker c${colour}`, x1: x(u), x2: x(u), y1: y(ci95[0]), y2: y(ci95[1]) })),
+        checks.map(([u, v, check]) => s("circle", { class: `check c${colour}`, cx: x(u), cy: y(v), r: 3.5 },
+          s("title", null, `validation${u === 0 ? " at the start" : `, update ${u}`}: ${percent(v)} ${interval(check)}`)))]),
       this.cross, this.marks);
     this.drawChecked();
     this.hover(null);
@@ -169,7 +188,7 @@ export class Chart {
   // Validation in words: what the start reached, and the last check.
   drawChecked() {
     const found = this.lines.filter(({ checks }) => checks.length);
-    replace(this.checked, found.map(({ checks, colour }) => h("span", null, h("i", { cls: `swatch c${colour}` }),
+    replace(this.checked, found.map(({ checks, colour }) => h("span", null, swatch(colour),
       h("b", null, "validation "), checks.length > 1 && `${percent(checks[0][1])}${checks[0][0] === 0 ? " at the start" : ""} → `, percent(checks.at(-1)[1]))));
   }
 
@@ -196,11 +215,13 @@ export class Chart {
       this.marks[i].setAttribute("cy", this.y(point[1]));
     });
     const several = this.lines.length > 1;
-    replace(this.value, h("small", null, shown ? `u${several ? update : first[0]} ` : "last "),
+    replace(this.value, h("small", null, shown ? `${this.across}${several ? update : first[0]} ` : "last "),
       found.map((point, i) => h("span", { title: this.lines[i].label },
-        several && h("i", { cls: `swatch c${this.lines[i].colour}` }), point ? inUnit(point[1], this.unit, several ? 3 : 4) : "–")));
+        several && swatch(this.lines[i].colour), point ? inUnit(point[1], this.unit, several ? 3 : 4) : "–")));
   }
 }
+
+const swatch = (colour) => h("i", { cls: `swatch c${colour}` });
 
 // The place of the first point at or after an update; the last one if none is.
 function nearest(points, update) {
