@@ -91,12 +91,6 @@ def evaluate(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start over and replace the contents of the folder.")
     ] = False,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run", help="Estimate requests, tokens and cost; send and write nothing."
-        ),
-    ] = False,
     as_json: AsJson = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
     log: Annotated[
@@ -128,27 +122,18 @@ def evaluate(
         raise ValueError("--log inspect is of one evaluation: give one model and one panel.")
     from paw_gym.internals.files import json_text
     from paw_gym.internals.printable import printable
-    from paw_train.evaluation.program import estimate_job, evaluate_jobs, make_jobs
-    from paw_train.evaluation.terminal import Display, estimate_table
+    from paw_train.evaluation.program import evaluate_jobs, make_jobs
+    from paw_train.evaluation.terminal import Display
 
     display = Display(quiet or as_json)
     jobs = make_jobs(models, settings, out, agent, panels, seeds, display.say)
-    failed: list[str] = []
-    if dry_run:
-        results = [estimate_job(job) for job in jobs]
-        for job, found in zip(jobs, results, strict=True):
-            title = "" if single else f"{job.model} {job.plan.panel.name}"
-            display.console.print(estimate_table(found, title))
-    else:
-        results, failed = evaluate_jobs(jobs, display, fresh)
-    if log and not dry_run:
+    results, failed = evaluate_jobs(jobs, display, fresh)
+    if log:
         from paw_train.integrations.inspect import write_log
 
         write_log(jobs[0].folder / "result.json")
     if as_json:
         typer.echo(json_text(results[0] if single else results, indent=2))
-    if dry_run:
-        return
     for reason in failed:
         typer.echo(printable(f"Error: {reason}"), err=True)
     if failed:

@@ -15,7 +15,7 @@ from paw_train.environments import agent_env_maker, make_pool, panel_name
 from paw_train.evaluation.panels import PANELS, Panel, make_panel
 from paw_train.evaluation.program import evaluate_from_args
 from paw_train.evaluation.result_folder import evaluate_to_folder
-from paw_train.evaluation.runner import Plan, evaluate_plan
+from paw_train.evaluation.runner import PanelRun, Plan
 from paw_train.evaluation.summary import joined
 from paw_train.rollouts.policy import Policy
 from paw_train.settings import Settings
@@ -23,11 +23,11 @@ from paw_train.settings import Settings
 __all__ = [
     "PANELS",
     "Panel",
+    "PanelRun",
     "Plan",
     "agent_env_maker",
     "evaluate_from_args",
     "evaluate_members",
-    "evaluate_plan",
     "evaluate_to_folder",
     "make_panel",
     "make_pool",
@@ -67,11 +67,10 @@ def evaluate_members(
         probe.close()
         plan = Plan(env, split, panel, e.seed, rollout, seeds, batch=e.batch)
 
-        def advance(done: int, _: int, before: int = number * tasks * plays) -> None:
-            progress(before + done)
+        def advance(run: PanelRun, before: int = number * tasks * plays) -> None:
+            progress(before + run.done)
 
-        results[member.name], played = evaluate_plan(
-            plan, policy, settings.name, progress=advance, records=False
-        )
+        run = PanelRun(plan, policy, settings.name, records=False)
+        results[member.name], played = run.evaluate(progress=advance)
         episodes.append(played)
     return (joined(results) if settings.mixed else results[members[0].name]), episodes

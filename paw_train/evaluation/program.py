@@ -16,20 +16,11 @@ from paw_gym.internals.locks import only_process
 from paw_train.agents import AGENTS, agent_class
 from paw_train.environments import agent_env_maker, is_split, own_history_length, require_solver
 from paw_train.evaluation.comparison import as_rich
-from paw_train.evaluation.fingerprint import model_hash
 from paw_train.evaluation.panels import PANELS, PanelSpec, titled_panel
 from paw_train.evaluation.recorded import recorded_settings
 from paw_train.evaluation.result_folder import LOG, clear, evaluate_to_folder, finished_result
-from paw_train.evaluation.runner import (
-    UNKNOWN_CONTEXT,
-    Plan,
-    describe,
-    estimate,
-    evaluate_plan,
-    evaluation_key,
-    prepare,
-)
-from paw_train.evaluation.terminal import Display, Price, spent_so_far
+from paw_train.evaluation.runner import UNKNOWN_CONTEXT, PanelRun, Plan
+from paw_train.evaluation.terminal import Display, spent_so_far
 from paw_train.policies.factory import SOURCES, open_policy, source_of, split_overrides
 from paw_train.rollouts.policy import Policy
 from paw_train.settings import Say, Settings, apply_override, overridden
@@ -46,8 +37,6 @@ _OF_THE_RUN = ("env", "evaluation", "rollout", "model.dtype")
 """settings that an evaluation takes from the run whose model it measures"""
 _OF_ALL_AGENTS = {"action_format": "tags", "system": ""}
 """settings ``agent.KEY`` that are not the agent's own, and their defaults"""
-_DECIDING = {"endpoint": ("extra",), "vllm": ("extra",)}
-"""settings of a model's source that decide its answers"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,8 +90,7 @@ def evaluate_from_args(
     """
     display = Display(quiet)
     job = make_job(model, overrides, out, agent, panel, seeds, display.say)
-    with _opened(job) as policy:
-        _evaluate(job, policy, display, fresh)
+    evaluate_jobs([job], display, fresh)
     return job.folder / "result.json"
 
 
@@ -170,53 +158,47 @@ def evaluate_jobs(
 def _opened(job: Job) -> Iterator[Policy | None]:
     """The model of an evaluation, closed at the end; the evaluation's folder is this process's alone."""
     with only_process(job.folder), naming_full_disk(job.folder):
-        policy = _open(job) if job.model_name else None
+        if not job.model_name:
+            yield None
+            return
+        weights, device = weights_of(Path(job.model), job.run_folder), "cpu"
+        if source_of(job.model) is None:
+            import torch
+
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        own = job.settings.model
+        given = (weights, device, own.dtype, own.lora.base, own.revision)
+        policy = open_policy(job.model, job.source, *given)
         try:
             yield policy
         finally:
-            if policy is not None and hasattr(policy, "close"):
+            if hasattr(policy, "close"):
                 policy.close()
-
-
-def _open(job: Job) -> Policy:
-    weights, device = weights_of(Path(job.model), job.run_folder), "cpu"
-    if source_of(job.model) is None:
-        import torch
-
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = job.settings.model
-    below = model.lora.base
-    return open_policy(job.model, job.source, weights, device, model.dtype, below, model.revision)
 
 
 def _evaluate(job: Job, policy: Policy | None, display: Display, fresh: bool) -> dict[str, Any]:
     plan = job.plan
     if policy is not None and not job.own_context:
-        plan = _with_context_limit(plan, getattr(policy, "context_tokens", None))
+        known = getattr(policy, "context_tokens", None)
+        rollout = plan.rollout.replace(max_context_tokens=known or UNKNOWN_CONTEXT)
+        plan = dataclasses.replace(plan, rollout=rollout)
     elif (require := getattr(policy, "require_positions", None)) is not None:
         require(plan.rollout.max_context_tokens)
-    prepared, weights = prepare(plan, policy), model_hash(policy)
+    run = PanelRun(plan, policy, job.model_name)
     if fresh:
         clear(job.folder)
-    key = evaluation_key(plan, prepared, job.model_name, weights)
-    wanted = describe(plan, prepared, job.model_name, weights)
-    done = finished_result(job.folder, key, wanted, plan.seeds)
+    done = finished_result(job.folder, run.key, run.described(), plan.seeds)
     if done is not None:
         display.result(done)
         display.say(f"Finished earlier: {job.folder / 'result.json'} (--fresh runs it again)")
         return done
     title = f"evaluating {job.model}"
     title += "" if plan.agent in ("policy", job.model) else f" ({plan.agent})"
-    price = _price(policy)
+    priced: Any = getattr(policy, "settings", None)
+    price = priced.cost if getattr(priced, "priced", False) else None
     with display.bar(title, len(plan.panel.task_ids) * len(plan.seeds)) as advance:
-        result, episodes = evaluate_plan(
-            plan,
-            policy,
-            job.model_name,
-            job.folder / LOG,
-            lambda done, total: advance(done),
-            watch=lambda turns, spent: advance(note=spent_so_far(turns, spent, price)),
-            prepared=prepared,
+        result, episodes = run.evaluate(
+            job.folder / LOG, lambda run: advance(run.done, spent_so_far(run, price))
         )
     tokens, result["cost"] = result["tokens"], None
     if price is not None and tokens is not None:  # of all answers, those from the cache included
@@ -227,20 +209,6 @@ def _evaluate(job: Job, policy: Policy | None, display: Display, fresh: bool) ->
     display.result(result)
     display.say(f"Written to {path}")
     return result
-
-
-def estimate_job(job: Job) -> dict[str, Any]:
-    """Requests, tokens and cost of an evaluation; nothing is asked and nothing written."""
-    from paw_train.settings.endpoint import EndpointSettings
-
-    if not job.model_name:
-        raise ValueError(f"The agent {job.plan.agent!r} asks no model, so it costs nothing.")
-    source = job.source if source_of(job.model) == "openai" else {}
-    endpoint = EndpointSettings.read(source, "endpoint")
-    plan = job.plan
-    if not job.own_context:
-        plan = _with_context_limit(plan, endpoint.context_tokens)
-    return estimate(plan, endpoint)
 
 
 def make_job(
@@ -268,15 +236,15 @@ def make_job(
     for setting in (o.partition("=")[0] for o in own if o.startswith("model.") and not asks):
         raise ValueError(f"{setting}: the agent {name!r} asks no model.")
     settings = settings_of(run_folder, panel, own, say)
-    deciding = _deciding(model, source)
-    plan = make_plan(settings, name, agent_settings, panel, seeds, deciding)
+    extra = _extra(model, source)
+    plan = make_plan(settings, name, agent_settings, panel, seeds, extra)
     if say is not None and plan.panel.note:
         say(plan.panel.note)
     limited = any(o.startswith("rollout.max_context_tokens=") for o in own)
     own_env = run_folder is not None and not any(o.startswith("env.id=") for o in own)
     told = ("env.id=", "evaluation.batch=")  # in the panel's name; without effect on results
     own = sorted(o for o in own if not o.startswith(told))
-    asked = {} if deciding == _deciding(model, {}) else deciding
+    asked = extra if any(values["extra"] for values in extra.values()) else {}
     chosen = [own, agent_settings, seeds - 1, source.get("url"), asked]
     # in a run, where the panel has no name, the split of its own environment says enough
     part = plan.split if own_env and is_split(plan.env) else plan.panel.name
@@ -288,16 +256,6 @@ def make_job(
             f"--out, or give one inside: --out {folder / 'eval-NAME'}"
         )
     return Job(model, plan, source, settings, run_folder, folder, limited or run_folder is not None)
-
-
-def _with_context_limit(plan: Plan, tokens: int | None) -> Plan:
-    rollout = plan.rollout.replace(max_context_tokens=tokens or UNKNOWN_CONTEXT)
-    return dataclasses.replace(plan, rollout=rollout)
-
-
-def _price(policy: Policy | None) -> Price | None:
-    settings: Any = getattr(policy, "settings", None)
-    return settings.cost if getattr(settings, "priced", False) else None
 
 
 def _agent_name(model: str, agent: str | None) -> str:
@@ -449,7 +407,7 @@ def _place(model: str, agent: str, panel: str, run: Path | None, chosen: Sequenc
     return "-".join(["eval", *(re.sub(r"[^\w.-]+", "-", part) for part in parts)])
 
 
-def _deciding(model: str, source: Mapping[str, Any]) -> dict[str, Any]:
+def _extra(model: str, source: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a model's source that decide its answers, by group."""
     from paw_train.settings.endpoint import EndpointSettings
     from paw_train.settings.rollout import VLLMSettings
@@ -458,8 +416,7 @@ def _deciding(model: str, source: Mapping[str, Any]) -> dict[str, Any]:
     if group is None:
         return {}
     kind = EndpointSettings if group == "endpoint" else VLLMSettings
-    values = kind.read(dict(source), group).model_dump()
-    return {group: {name: values[name] for name in _DECIDING[group]}}
+    return {group: {"extra": kind.read(dict(source), group).extra}}
 
 
 def run_of(path: Path) -> Path | None:

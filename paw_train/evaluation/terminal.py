@@ -25,7 +25,7 @@ from paw_gym.internals.printable import counted, safe_console
 from paw_train.settings.endpoint import money
 
 if TYPE_CHECKING:
-    from paw_train.agents.metering import Spent
+    from paw_train.evaluation.runner import PanelRun
 
 Price = Callable[[float, float, float], float]
 """the cost of so many prompt and response tokens, with so many of the prompts' in a server's cache"""
@@ -82,9 +82,9 @@ class Display:
             self.console.print(line, soft_wrap=True, markup=False)
 
 
-def spent_so_far(turns: int, spent: Spent, price: Price | None) -> str:
+def spent_so_far(run: PanelRun, price: Price | None) -> str:
     """The note at an evaluation's bar: turns, tokens and cost so far."""
-    parts = [counted(turns, "turn")]
+    spent, parts = run.spent, [counted(run.turns, "turn")]
     if spent.calls:
         parts.append(f"{spent.prompt_tokens + spent.completion_tokens:,} tokens")
     if price is not None:
@@ -228,16 +228,3 @@ def _missing(result: Mapping[str, Any]) -> list[str]:
         uncached = asked.get("cache", "") is None
         lines.append(f"The same command runs the missing episodes{again if uncached else ''}.")
     return lines
-
-
-def estimate_table(estimates: Mapping[str, Mapping[str, Any]], name: str = "") -> Table:
-    """The estimate of an evaluation (``paw eval --dry-run``); ``name`` of it among others."""
-    table = Table(title=Text(f"Estimate {name} (nothing was asked)".replace("  ", " ")))
-    table.add_column("")
-    for column in ("tasks", "requests", "prompt tokens", "response tokens", "cost"):
-        table.add_column(column, justify="right")
-    for name, e in estimates.items():
-        cost = "-" if e["cost"] is None else money(e["cost"])
-        numbers = (e[key] for key in ("tasks", "requests", "prompt_tokens", "completion_tokens"))
-        table.add_row(name.replace("_", " "), *(f"{number:,}" for number in numbers), cost)
-    return table

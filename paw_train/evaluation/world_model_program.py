@@ -18,7 +18,7 @@ from paw_train.environments import agent_env_maker, own_history_length
 from paw_train.evaluation import world_model
 from paw_train.evaluation.fingerprint import environment_record, model_hash
 from paw_train.evaluation.program import make_plan, run_of, settings_of, weights_of
-from paw_train.evaluation.runner import PanelRun, prepare
+from paw_train.evaluation.runner import PanelRun
 from paw_train.evaluation.terminal import Display
 from paw_train.evaluation.world_model import make_embedder
 from paw_train.policies.factory import source_of
@@ -77,8 +77,9 @@ def evaluate_from_args(
         with display.task(
             f"collecting transitions ({source})", len(plan.panel.task_ids)
         ) as advance:
-            run = PanelRun(plan, prepare(plan, policy), progress=lambda done, _: advance(done))
-            played = [e for episodes in run.run().values() for e in episodes if e is not None]
+            run = PanelRun(plan, policy, records=False)
+            runs = run.play(lambda run: advance(run.done))
+            played = [e for episodes in runs.values() for e in episodes if e is not None]
         where = {"source": source, "panel": plan.panel.name, "panel_hash": plan.panel.hash}
         where["environment"] = environment_record(
             plan.env, plan.split, plan.panel, agent_env_maker(plan.env, plan.split)

@@ -56,7 +56,7 @@ from paw_train.agents.metering import MeteredPool
 from paw_train.environments import agent_env_maker
 from paw_train.evaluation.panels import PANELS
 from paw_train.evaluation.program import make_job
-from paw_train.evaluation.runner import UNKNOWN_CONTEXT, Plan, environment_seeds, prepare
+from paw_train.evaluation.runner import UNKNOWN_CONTEXT, PanelRun, Plan, environment_seeds
 from paw_train.policies.endpoint.answers import finish_text
 from paw_train.rollouts.policy import Request, Response, Sampling, spoken
 
@@ -178,16 +178,16 @@ def _solver_of(agent: str) -> Callable[[], Solver]:
 
 def _player(plan: Plan) -> Callable[[str, int], Episode]:
     """A function that runs the episode of a task in an epoch; each epoch has a seed."""
-    prepared = prepare(plan, InspectPolicy())
+    run = PanelRun(plan, InspectPolicy())
 
     def play(task_id: str, epoch: int) -> Episode:
         seed, found = plan.seeds[0] + epoch - 1, list[Episode]()
         pool = MeteredPool(
-            prepared.meter, False, lambda _: None, prepared.make_env, 1, prepared.agent.group_size,
+            run.meter, False, lambda _: None, run.make_env, 1, run.agent.group_size,
             seed=seed, seeds=environment_seeds(plan.panel, seed),
         )  # fmt: skip
         try:
-            prepared.agent.run(pool, [task_id], seed, found.append)
+            run.agent.run(pool, [task_id], seed, found.append)
         finally:
             pool.close()
         return found[0]

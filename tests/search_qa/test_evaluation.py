@@ -11,7 +11,7 @@ from rich.console import Console
 from scripted import ScriptedPolicy
 
 from paw_train.environments import agent_env_maker
-from paw_train.evaluation import Plan, evaluate_from_args, evaluate_plan, make_panel
+from paw_train.evaluation import PanelRun, Plan, evaluate_from_args, make_panel
 from paw_train.evaluation.terminal import Display
 from paw_train.settings import EnvSettings
 from paw_train.settings.rollout import RolloutSettings
@@ -44,7 +44,7 @@ def _plan(folder: Path, dataset: list[str], seeds: tuple[int, ...] = (0,)) -> Pl
 @pytest.mark.parametrize("seeds", [(0,), (0, 1)])
 def test_averages_are_those_computed_by_hand(folder: Path, seeds: tuple[int, ...]) -> None:
     yes_man = ScriptedPolicy(lambda _: "<think>.</think><answer>Yes!</answer>")
-    result, _ = evaluate_plan(_plan(folder, list(QUESTIONS), seeds), yes_man, "yes", records=False)
+    result, _ = PanelRun(_plan(folder, list(QUESTIONS), seeds), yes_man, records=False).evaluate()
     assert {k: (v["n"], v["success_rate"]) for k, v in result["by_type"].items()} == {
         name: (count, yes / count) for name, (yes, count) in QUESTIONS.items()
     }

@@ -67,11 +67,11 @@ def test_an_endpoint_is_evaluated_without_torch_or_transformers(
         [*given, "--agent", a, "--out", a, *fork.SETTINGS.get(a, [])]
         for a in ("policy", "plain", "cot", "react", "self_consistency", "best_of_n", "reflexion")
     ]
-    jobs += [["eval", "random", *given[4:], "--out", "r"], [*given, "--dry-run"]]  # fmt: skip
+    jobs.append(["eval", "random", *given[4:], "--out", "r"])
     programs.said(
         "-c", f"ARGUMENTS = {jobs!r}\n{WITHOUT_TORCH}", folder=tmp_path, OMP_NUM_THREADS="1"
     )
-    assert len(list(tmp_path.glob("*/result.json"))) == len(jobs) - 1
+    assert len(list(tmp_path.glob("*/result.json"))) == len(jobs)
 
 
 def test_a_budget_stops_cleanly_and_the_same_command_goes_on(server: Any, capsys: Capture) -> None:
@@ -116,33 +116,6 @@ def test_a_budget_is_never_exceeded_and_waits_for_what_is_under_way() -> None:
     assert asyncio.run(spend()) == [
         "a in", "b in", "c in", "d: endpoint.budget_cost=100 leaves no room for a further request.",
     ]  # fmt: skip
-
-
-def test_a_dry_run_estimates_and_touches_nothing(server: Any, capsys: Capture) -> None:
-    long = ["env.kwargs={length: 9, max_steps: 3}", "rollout.max_response_tokens=40", *PRICES]
-    code, output, _ = evaluate(capsys, server, "cot", *long, "--dry-run", "--json", "--seeds", "2")
-    assert code == 0
-    found = json.loads(output)
-    at_most = found["at_most"]
-    assert at_most["completion_tokens"] == 4 * 3 * 40
-    assert found["typical"]["completion_tokens"] == 4 * 3 * 10
-    assert at_most["cost"] == pytest.approx(
-        (at_most["prompt_tokens"] + 2 * at_most["completion_tokens"]) / 1e6
-    )
-    assert (server.seen, server.asked_models) == (0, 0)
-    assert not list(Path().iterdir())
-    assert fork.run_paw(capsys, "eval", "random", "--dry-run")[0] == 2
-
-
-def test_a_dry_run_covers_what_is_really_asked(server: Any, capsys: Capture) -> None:
-    long = ["env.kwargs={length: 3, max_steps: 3}", "rollout.max_response_tokens=64"]
-    for agent in ("cot", "react", "self_consistency", "best_of_n"):
-        found = json.loads(evaluate(capsys, server, agent, *long, "--dry-run", "--json")[1])
-        evaluate(capsys, server, agent, *long, "--fresh")
-        assert result()["model_calls"] == found["at_most"]["requests"]
-        sent = sum(len(m["content"]) for body in server.bodies for m in body["messages"])
-        assert sent / 4 - len(server.bodies) <= found["at_most"]["prompt_tokens"]
-        server.bodies.clear()
 
 
 def test_examples_that_cannot_be_had_are_explained(

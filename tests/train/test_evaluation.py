@@ -28,11 +28,11 @@ from paw_gym.retrieval.simulated import SimulatedRetriever
 from paw_gym.transition import Episode
 from paw_train.agents.metering import exchanges
 from paw_train.environments import agent_env_maker
-from paw_train.evaluation import PANELS, Plan, evaluate_from_args, evaluate_plan, make_panel
+from paw_train.evaluation import PANELS, PanelRun, Plan, evaluate_from_args, make_panel
 from paw_train.evaluation.comparison import compare, load_result, reasons_against
 from paw_train.evaluation.fingerprint import behaviour_hash, public
 from paw_train.evaluation.panels import Panel, panel_title
-from paw_train.evaluation.runner import environment_seeds, evaluation_key, prepare
+from paw_train.evaluation.runner import environment_seeds
 from paw_train.evaluation.summary import summarise
 from paw_train.evaluation.terminal import result_lines
 from paw_train.rollouts.policy import Request
@@ -83,14 +83,14 @@ def timeless(result: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("agent", ["policy", "react", "best_of_n"])
 def test_an_evaluation_that_was_cut_ends_as_one_that_was_not(tmp_path: Path, agent: str) -> None:
     plan = make_plan(agent=agent, batch=2)
-    whole, episodes = evaluate_plan(plan, Scripted(), "m")
+    whole, episodes = PanelRun(plan, Scripted(), "m").evaluate()
     log = tmp_path / "episodes.jsonl.part"
     given = []
     calls = whole["model_calls"]
     for stop in (calls // 3, calls // 4, 1, None):
         policy = Scripted(stop)
         try:
-            result, again = evaluate_plan(plan, policy, "m", log)
+            result, again = PanelRun(plan, policy, "m").evaluate(log)
         except KeyboardInterrupt:
             with log.open("a") as file:
                 file.write('{"seed": 1, "episo')  # and a line that a kill cut short
@@ -99,7 +99,7 @@ def test_an_evaluation_that_was_cut_ends_as_one_that_was_not(tmp_path: Path, age
     assert [e.to_dict() for e in again] == [e.to_dict() for e in episodes]
     assert given[-1] < calls  # what was finished was not played again
     policy = Scripted(1)  # killed before the result was written: the log has everything
-    assert timeless(evaluate_plan(plan, policy, "m", log)[0]) == timeless(whole)
+    assert timeless(PanelRun(plan, policy, "m").evaluate(log)[0]) == timeless(whole)
     assert policy.given == 0
 
 
@@ -107,14 +107,14 @@ def test_another_evaluation_does_not_take_over_the_episodes(tmp_path: Path) -> N
     log = tmp_path / "log"
     plan = make_plan(seeds=(1,))
     with pytest.raises(KeyboardInterrupt):
-        evaluate_plan(dataclasses.replace(plan, batch=1), Scripted(10), "m", log)
+        PanelRun(dataclasses.replace(plan, batch=1), Scripted(10), "m").evaluate(log)
     assert len(log.read_text().splitlines()) > 1
     hotter = dataclasses.replace(plan, rollout=RolloutSettings(temperature=0.5))
     policy = Scripted()
-    result, _ = evaluate_plan(hotter, policy, "m", log)
+    result, _ = PanelRun(hotter, policy, "m").evaluate(log)
     assert policy.given == result["model_calls"]
     keys = {
-        evaluation_key(changed, prepare(changed, Scripted()), model, None)
+        PanelRun(changed, Scripted(), model).key
         for changed, model in [
             (plan, "m"), (plan, "n"), (hotter, "m"),
             (dataclasses.replace(plan, agent="cot"), "m"),
@@ -123,7 +123,7 @@ def test_another_evaluation_does_not_take_over_the_episodes(tmp_path: Path) -> N
     }  # fmt: skip
     assert len(keys) == 5
     more = dataclasses.replace(plan, seeds=(1, 2), batch=3)
-    assert evaluation_key(more, prepare(more, Scripted()), "m", None) in keys
+    assert PanelRun(more, Scripted(), "m").key in keys
 
 
 def test_two_processes_do_not_evaluate_into_one_folder(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_an_episode_without_its_search_engine_is_not_measured(
 def test_the_summary_is_what_the_episodes_say() -> None:
     env = ENV.replace(kwargs={"max_steps": 40})
     plan = make_plan(env, size=8, seeds=(1, 2, 3), agent="random")
-    result, episodes = evaluate_plan(plan, None, "")
+    result, episodes = PanelRun(plan, None).evaluate()
     table = np.array([e.success for e in episodes]).reshape(3, 8)
     assert result["n"] == 8
     assert result["success_rate"] == pytest.approx(table.mean())
@@ -213,7 +213,7 @@ def test_calls_that_no_action_came_of_are_counted_and_recorded(own_environments:
     panel = make_panel(agent_env_maker(env, "")().tasks, "some", 2, 5)
     lines = {"examples": 0, "lines": 3}
     plan = Plan(env, "", panel, 5, RolloutSettings(), (1,), "react_paper", lines)
-    result, episodes = evaluate_plan(plan, ScriptedPolicy(answers), "m")
+    result, episodes = PanelRun(plan, ScriptedPolicy(answers), "m").evaluate()
     early, late = sorted(episodes, key=lambda e: e.task_id)
     assert (early.error, early.transitions) == ("gone", [])
     assert [e.text for e in exchanges(late)] == ["look", "think: hm", "think: hm"]

@@ -13,7 +13,7 @@ from paw_gym import Outcome, Task
 from paw_gym.functional import GeneratorEnv
 from paw_gym.pool import EnvPool
 from paw_gym.wrappers import AgentInterface
-from paw_train.evaluation import Plan, agent_env_maker, evaluate_plan, make_panel
+from paw_train.evaluation import PanelRun, Plan, agent_env_maker, make_panel
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import response_seed
@@ -93,7 +93,7 @@ def test_the_size_of_a_batch_changes_no_episode(policy: LocalPolicy, mode: str) 
     env = EnvSettings(mode=mode, kwargs={"max_steps": 3})
     panel = make_panel(agent_env_maker(env, "valid_seen")().tasks, "some", 5, 7)
     plans = [Plan(env, "valid_seen", panel, 7, settings, (11,), batch=n) for n in (2, 5)]
-    episodes = [evaluate_plan(plan, policy, "m", records=False)[1] for plan in plans]
+    episodes = [PanelRun(plan, policy, records=False).evaluate()[1] for plan in plans]
     said = [[t.response for e in part for t in e.transitions] for part in episodes]
     assert said[0] == said[1]
     assert len(set(said[0])) > 5  # sampled, not one text for all
