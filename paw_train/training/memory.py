@@ -75,15 +75,6 @@ KNOWN: Mapping[str, ModelShape] = MappingProxyType(
 """shapes of the models of our recipes, as their ``config.json`` give them, by name on the hub"""
 
 
-def is_known(path: str) -> bool:
-    """True if ``model_shape`` can give the shape of a model without loading it."""
-    try:
-        model_shape(path)
-    except ValueError:
-        return False
-    return True
-
-
 def model_shape(path: str) -> ModelShape:
     """The shape of a model.
 

@@ -70,7 +70,7 @@ def trained_parameters(settings: Settings, shape: ModelShape) -> int:
 
 def local_phases(settings: Settings, shape: ModelShape, available: float) -> list[Phase]:
     """The phases of a run in one process, on one GPU."""
-    states = _local_states(settings, shape)
+    states, micro, width = _local_states(settings, shape), _micro(settings), _width(settings)
     if settings.rollout.engine == "vllm":
         sampling = {"vLLM": local_vllm_share(settings, shape, available) * available}
         beside = {} if settings.rollout.vllm.gpu_memory is None else sampling
@@ -78,36 +78,26 @@ def local_phases(settings: Settings, shape: ModelShape, available: float) -> lis
         sampling = _sampling(settings, shape)
         kept = sampling["cache"] <= KEPT_CACHE_SHARE * available
         beside = {"cache": sampling["cache"]} if kept else {}
-    learning = [
-        Phase(phase.name, 1, {**phase.parts, **beside}) for phase in _learning(settings, shape)
-    ]
-    return [*learning, Phase("rollout", 1, _with_reserve({**states, **sampling}))]
-
-
-def _learning(settings: Settings, shape: ModelShape) -> list[Phase]:
-    """The phases of an update's learning, without what is left of its rollout."""
-    states, micro = _local_states(settings, shape), _micro(settings)
-    width = _width(settings)
     policy = {
-        **states,
         "gradients": 4 * trained_parameters(settings, shape) / GIB,
         "activations": training_bytes(shape, micro) * width / 2 / GIB,
     }
     if has_reference(settings) and settings.model.reference_offload:
         policy["reference"] = width * shape.parameters / GIB
-    found = [Phase("training", 1, _with_reserve(policy))]
+    phases = {"training": {**states, **policy, **beside}}
     if has_critic(settings):
-        own = {
+        critic = {
             "gradients": 4 * shape.parameters / GIB,
             "activations": critic_bytes(shape, micro) * width / 2 / GIB,
         }
-        found.append(Phase("critic", 1, _with_reserve({**states, **own})))
-    return found
+        phases["critic"] = {**states, **critic, **beside}
+    phases["rollout"] = {**states, **sampling}
+    return [Phase(name, 1, {**parts, "reserved": RESERVED}) for name, parts in phases.items()]
 
 
 def beside_vllm(settings: Settings, shape: ModelShape) -> float:
     """GiB of the GPU that training takes while vLLM samples."""
-    return sum(_with_reserve(_local_states(settings, shape)).values())
+    return RESERVED + sum(_local_states(settings, shape).values())
 
 
 def local_vllm_share(settings: Settings, shape: ModelShape, available: float) -> float:
@@ -160,68 +150,52 @@ def _micro(settings: Settings) -> Micro:
     )
 
 
-def _with_reserve(parts: Mapping[str, float]) -> dict[str, float]:
-    return {**parts, "reserved": RESERVED}
-
-
 # --- cluster --------------------------------------------------------------------------------------
 
 
 def cluster_phases(settings: Settings, shape: ModelShape, available: float) -> list[Phase]:
     """The phases of a run on a cluster, by the GPUs that go through them."""
-    o = settings.openrlhf
-    vllm = Phase(
-        "rollout", o.vllm_engines * o.tensor_parallel, {"vLLM": settings.vllm_share * available}
-    )
-    policy = _training("training", settings, shape, training_bytes(shape, _micro(settings)))
-    critic = _training("critic", settings, shape, critic_bytes(shape, _micro(settings)))
+    o, micro, colocate = settings.openrlhf, _micro(settings), settings.openrlhf.colocate
     weights = _shard(settings, shape) / GIB
     reference = weights if has_reference(settings) else 0.0
-    offloaded = settings.model.reference_offload
-    resident = 0.0 if offloaded else reference
-    score = scoring_bytes(shape, _micro(settings)) / GIB
-    gathered = _gathered(settings, shape) / GIB
-    scoring = {"reference": reference, "buffers": gathered, "activations": score}
-    if o.colocate == "all":
+    resident = 0.0 if settings.model.reference_offload else reference
+    trained = trained_parameters(settings, shape)
+    training = _training(settings, shape, trained, training_bytes(shape, micro))
+    phases = {"training": training}
+    if has_critic(settings):
+        critic = _training(settings, shape, shape.parameters, critic_bytes(shape, micro))
+        phases["critic"] = critic
+    if settings.objective.kl_coef > 0:
+        phases["scoring"] = {
+            "reference": reference,
+            "buffers": _gathered(settings, shape) / GIB,
+            "activations": scoring_bytes(shape, micro) / GIB,
+        }
+    phases["rollout"] = {"vLLM": settings.vllm_share * available}
+    # the contents of others on the same GPUs, and the processes that have a context there
+    beside: dict[str, dict[str, float]] = {}
+    processes = dict.fromkeys(phases, 1)
+    if colocate == "all":
         # an idle model keeps its weights here, and its optimiser in the machine's memory
         asleep = {"critic": weights} if has_critic(settings) else {}
-        beside = {**asleep, "reference": resident}
-        phases = [
-            _joined(policy, beside),
-            _joined(critic, {"policy": weights, "reference": resident}),
-            _joined(Phase("scoring", o.ranks, scoring), {"policy": weights, **asleep}),
-            _joined(Phase("rollout", o.ranks, vllm.parts), {"policy": weights, **beside}),
-        ]
-    elif o.colocate == "actor_ref":
-        held = {name: policy.parts[name] for name in ("weights", "optimiser", "gradients")}
-        phases = [
-            _joined(policy, {"reference": resident}),
-            _joined(Phase("scoring", o.ranks, scoring), held),
-            _joined(critic, {}),
-            _joined(vllm, {}),
-        ]
-    else:
-        phases = [
-            *(_joined(p, {}) for p in (policy, critic, Phase("scoring", o.ranks, scoring))),
-            _joined(vllm, {}),
-        ]
-    wanted = {"critic": has_critic(settings), "scoring": settings.objective.kl_coef > 0}
-    return [_with_contexts(phase, settings) for phase in phases if wanted.get(phase.name, True)]
-
-
-def _joined(phase: Phase, beside: Mapping[str, float]) -> Phase:
-    parts = {name: size for name, size in {**phase.parts, **beside}.items() if size}
-    return Phase(phase.name, phase.gpus, parts)
-
-
-def _with_contexts(phase: Phase, settings: Settings) -> Phase:
-    """The phase with what each process on its GPUs reserves: also one that idles, or sleeps."""
-    colocate, processes = settings.openrlhf.colocate, 1
-    if colocate == "all":  # policy, vLLM, and each of the others
-        processes = 2 + has_reference(settings) + has_critic(settings)
-    elif colocate == "actor_ref" and phase.name in ("training", "scoring"):
-        processes = 1 + has_reference(settings)
-    return Phase(phase.name, phase.gpus, {**phase.parts, "reserved": processes * RESERVED})
+        beside = {
+            "training": {**asleep, "reference": resident},
+            "critic": {"policy": weights, "reference": resident},
+            "scoring": {"policy": weights, **asleep},
+            "rollout": {"policy": weights, **asleep, "reference": resident},
+        }
+        # policy, vLLM, and each of the others: also one that idles, or sleeps
+        processes = dict.fromkeys(phases, 2 + has_reference(settings) + has_critic(settings))
+    elif colocate == "actor_ref":
+        held = {name: training[name] for name in ("weights", "optimiser", "gradients")}
+        beside = {"training": {"reference": resident}, "scoring": held}
+        processes |= dict.fromkeys(("training", "scoring"), 1 + has_reference(settings))
+    gpus = dict.fromkeys(phases, o.ranks) | {"rollout": o.vllm_engines * o.tensor_parallel}
+    found = []
+    for name, own in phases.items():
+        parts = {part: size for part, size in {**own, **beside.get(name, {})}.items() if size}
+        found.append(Phase(name, gpus[name], {**parts, "reserved": processes[name] * RESERVED}))
+    return found
 
 
 def _shard(settings: Settings, shape: ModelShape) -> float:
@@ -238,10 +212,9 @@ def _stage3(settings: Settings) -> bool:
     return settings.openrlhf.zero_stage == 3
 
 
-def _training(name: str, settings: Settings, shape: ModelShape, work: float) -> Phase:
-    o, trained = settings.openrlhf, trained_parameters(settings, shape)
-    if name == "critic":
-        trained = shape.parameters
+def _training(settings: Settings, shape: ModelShape, trained: int, work: float) -> dict[str, float]:
+    """GiB of a GPU while a model with so many trained weights learns."""
+    o = settings.openrlhf
     held = 0.0 if o.adam_offload else trained / o.ranks
     parts = {
         "weights": _shard(settings, shape),
@@ -253,7 +226,7 @@ def _training(name: str, settings: Settings, shape: ModelShape, work: float) -> 
         "buffers": 8 * min(BUCKET, trained) + _gathered(settings, shape),
         "activations": work,
     }
-    return Phase(name, o.ranks, {part: size / GIB for part, size in parts.items()})
+    return {part: size / GIB for part, size in parts.items()}
 
 
 def cluster_host(settings: Settings, shape: ModelShape) -> dict[str, float]:
