@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,19 +18,13 @@ from paw_train.settings import OptimizerSettings, Settings
 from paw_train.settings.world_model import WorldModelSettings
 from paw_train.world_model_learning.predicting import Example, Guess, Similarity, packed, predict
 
-
-class Learner(ABC):
-    """Learns a world model, one update at a time."""
-
-    def __init__(self, settings: Settings, updater: Updater) -> None:
-        self.settings, self.updater = settings, updater
-
-    @abstractmethod
-    def update(self, number: int) -> dict[str, Any]:
-        """One update and its metrics; everything random in it follows from the seed and its number."""
-
-    def seed(self, number: int) -> int:
-        return update_seed(self.settings.seed, 2, number)
+_LOGGED_SFT = {
+    "nll_per_token": "obs_nll",
+    "loss": "wm_loss",
+    **{name: name for name in ("grad_norm", "lr", "skipped")},
+}
+"""metrics of an update of ``sft`` and ``iwm``, and the names that an updater gives them"""
+_LOGGED_RWML = ("policy_loss", "kl", "clip_fraction", "grad_norm", "lr", "skipped")
 
 
 def _optimizer(
@@ -48,7 +41,7 @@ def _optimizer(
     )
 
 
-class SFTLearner(Learner):
+class SFTLearner:
     """Learns by cross-entropy on the tokens of the true observation (WM-SFT, IWM).
 
     The loss is the world-model term of co-training (``paw_train.losses.objective``) without a policy term.
@@ -57,73 +50,49 @@ class SFTLearner(Learner):
     def __init__(
         self, policy: LocalPolicy, examples: Sequence[Example], settings: Settings
     ) -> None:
-        self.own = settings.world_model_learning.sft
+        self.settings, self.own = settings, settings.world_model_learning.sft
         self.rows = packed(examples)
-        objective = settings.objective.replace(
-            kl_coef=0.0,
-            entropy_coef=0.0,
-            log_observations=True,
-        )
-        optimizer = _optimizer(settings, self.own.lr, warmup_updates=0, minibatches=1)
-        echo = WorldModelSettings.preset("echo")
-        updater = Updater(
+        self.updater = Updater(
             policy,
             None,
-            optimizer,
-            objective,
-            echo,
+            _optimizer(settings, self.own.lr, warmup_updates=0, minibatches=1),
+            settings.objective.replace(kl_coef=0.0, entropy_coef=0.0, log_observations=True),
+            WorldModelSettings.preset("echo"),
             1.0,
             self.own.updates,
             rate="world_model_learning.sft.lr",
         )
-        super().__init__(settings, updater)
 
     def update(self, number: int) -> dict[str, Any]:
-        started = time.perf_counter()
-        seed = self.seed(number)
-        rows, count = weighted(
-            sampled_rows(self.rows, self.own.batch_tokens, np.random.default_rng(seed))
-        )
+        """One update and its metrics; everything random in it follows from the seed and its number."""
+        started, seed = time.perf_counter(), update_seed(self.settings.seed, 2, number)
+        rows, count = self._batch(np.random.default_rng(seed))
         learned = self.updater.step(rows, number, seed)
         return {
-            **{name: learned[key] for name, key in _LOGGED.items() if key in learned},
+            **{name: learned[key] for name, key in _LOGGED_SFT.items() if key in learned},
             "transitions": count,
             "seconds_train": time.perf_counter() - started,
         }
 
-
-_LOGGED = {
-    "nll_per_token": "obs_nll",
-    "loss": "wm_loss",
-    **{name: name for name in ("grad_norm", "lr", "skipped")},
-}
-"""metrics of a stage's update, under the names that an updater gives them"""
-
-
-def sampled_rows(rows: Sequence[TokenRow], budget: int, rng: np.random.Generator) -> list[TokenRow]:
-    """Rows sampled without replacement, at least one, with at most ``budget`` tokens."""
-    taken: list[TokenRow] = []
-    total = 0
-    for i in rng.permutation(len(rows)):
-        total += len(rows[i].ids)
-        if taken and total > budget:
-            break
-        taken.append(rows[i])
-    return taken
+    def _batch(self, rng: np.random.Generator) -> tuple[list[TokenRow], int]:
+        """(rows of at most ``batch_tokens``, all observations weighted equally; their number)"""
+        taken: list[TokenRow] = []
+        total = 0
+        for i in rng.permutation(len(self.rows)):
+            total += len(self.rows[i].ids)
+            if taken and total > self.own.batch_tokens:
+                break
+            taken.append(self.rows[i])
+        count = round(sum(sum(row.wm_weight or ()) for row in taken))
+        rows, first = [], 0
+        for row in taken:
+            weights = [weight / count for weight in row.wm_weight or ()]
+            rows.append(replace(row.numbered(first), wm_weight=weights))
+            first += max(row.turn) + 1
+        return rows, count
 
 
-def weighted(rows: Sequence[TokenRow]) -> tuple[list[TokenRow], int]:
-    """Rows of ``packed`` as an update reads them, all observations weighted equally; and their number."""
-    count = round(sum(sum(row.wm_weight or ()) for row in rows))
-    found, first = [], 0
-    for row in rows:
-        weights = [weight / count for weight in row.wm_weight or ()]
-        found.append(replace(row.numbered(first), wm_weight=weights))
-        first += max(row.turn) + 1
-    return found, count
-
-
-class RWMLLearner(Learner):
+class RWMLLearner:
     """Learns by GRPO on sampled predictions, rewarded for similarity to the true observation (RWML)."""
 
     def __init__(
@@ -134,7 +103,7 @@ class RWMLLearner(Learner):
         settings: Settings,
     ) -> None:
         self.policy, self.examples, self.similarity = policy, examples, similarity
-        self.own = settings.world_model_learning.rwml
+        self.settings, self.own = settings, settings.world_model_learning.rwml
         objective = settings.objective.replace(
             kl_coef=self.own.kl_coef,
             kl_in="loss",
@@ -145,7 +114,7 @@ class RWMLLearner(Learner):
         reference = (
             policy.reference(settings.model.reference_offload) if self.own.kl_coef > 0 else None
         )
-        updater = Updater(
+        self.updater = Updater(
             policy,
             reference,
             _optimizer(settings, self.own.lr, warmup_updates=2, minibatches=2),
@@ -155,12 +124,11 @@ class RWMLLearner(Learner):
             self.own.updates,
             rate="world_model_learning.rwml.lr",
         )
-        super().__init__(settings, updater)
 
     def update(self, number: int) -> dict[str, Any]:
-        own = self.own
-        started = time.perf_counter()
-        seed = self.seed(number)
+        """As of ``SFTLearner``."""
+        own, started = self.own, time.perf_counter()
+        seed = update_seed(self.settings.seed, 2, number)
         rng = np.random.default_rng(seed)
         count = min(own.transitions, len(self.examples))
         sampled = [self.examples[int(i)] for i in rng.choice(len(self.examples), count, False)]
@@ -177,17 +145,17 @@ class RWMLLearner(Learner):
         truth = [example.text for example in sampled for _ in range(own.group_size)]
         cosines = self.similarity(texts, truth)
         rewarded = time.perf_counter()
-        rewards = self.similarity.right(cosines).astype(np.float64)
-        rows, metrics = rewarded_rows(sampled, guesses, rewards, skip_equal=own.kl_coef == 0)
+        right = self.similarity.right(cosines)
+        rows, metrics = rewarded_rows(sampled, guesses, right, skip_equal=own.kl_coef == 0)
         if rows:
             learned = self.updater.step(rows, number, seed)
-            metrics |= {name: learned[name] for name in _LOGGED_RL if name in learned}
+            metrics |= {name: learned[name] for name in _LOGGED_RWML if name in learned}
         if self.updater.reference is not None:
             self.updater.reference.offload()
         return {
             **metrics,
             "similarity": float(cosines.mean()),
-            "right_share": float(self.similarity.right(cosines).mean()),
+            "right_share": float(right.mean()),
             "exact_share": float(np.mean([a == b for a, b in zip(texts, truth, strict=True)])),
             "complete_share": float(np.mean([g.complete for group in guesses for g in group])),
             "different_share": len(set(texts)) / len(texts),
@@ -195,9 +163,6 @@ class RWMLLearner(Learner):
             "seconds_embed": rewarded - predicted,
             "seconds_train": time.perf_counter() - rewarded,
         }
-
-
-_LOGGED_RL = ("policy_loss", "kl", "clip_fraction", "grad_norm", "lr", "skipped")
 
 
 def rewarded_rows(
@@ -209,6 +174,7 @@ def rewarded_rows(
     """Predictions and their rewards as an update reads them: a prediction is the action of its row.
 
     Args:
+        rewards: [examples x guesses] 0 or 1.
         skip_equal: leave out groups whose rewards are all equal: they move nothing but a KL.
 
     Returns:

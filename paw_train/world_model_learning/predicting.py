@@ -189,16 +189,13 @@ def solved_shares(
     each = len(guesses[0])
     flat = [guess.text for group in guesses for guess in group]
     truth = [example.text for example in examples for _ in range(each)]
-    right: np.ndarray = similarity.right(similarity(flat, truth))
-    shares: np.ndarray = right.reshape(len(examples), each).mean(1)
-    return shares
+    right = similarity.right(similarity(flat, truth))
+    return np.asarray(right.reshape(len(examples), each).mean(1))
 
 
 def kept(shares: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """[N] bool: the hard ones, and a tenth of the easy ones, those with a share of 1."""
-    retained = rng.random(len(shares)) < _KEPT_EASY
-    result: np.ndarray = (shares < 1) | retained
-    return result
+    return np.asarray((shares < 1) | (rng.random(len(shares)) < _KEPT_EASY))
 
 
 def balanced(texts: Sequence[str], max_share: float, rng: np.random.Generator) -> np.ndarray:

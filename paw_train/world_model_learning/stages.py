@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ from paw_train.world_model_learning.early_experience import (
     read_experience,
     write_experience,
 )
-from paw_train.world_model_learning.learners import Learner, RWMLLearner, SFTLearner
+from paw_train.world_model_learning.learners import RWMLLearner, SFTLearner
 from paw_train.world_model_learning.predicting import (
     Example,
     Similarity,
@@ -80,7 +81,6 @@ class WorldModelStages:
     def __post_init__(self) -> None:
         self.own = self.settings.world_model_learning
         self.place = self.folder / "world_model"
-        self._embedder: Embedder | None = None
 
     # --- top to bottom ----------------------------------------------------------------------------
 
@@ -96,28 +96,18 @@ class WorldModelStages:
         self.measure("start")
         if self.own.method == "off":
             return True
+        experience = self._experience() if self.own.from_expert else []
         if self.own.from_expert:
-            finished = self._from_experience()
+            episodes = [e for one in experience for e in (one.episode, *one.branches())]
         else:
             split = self.settings.only_env.train_split
-            played = self._played("transitions.jsonl", split, self.own.episodes, _COLLECT)
-            finished = self._learned_from(played)
-        if not finished:
-            return False
-        self.measure("learned")
-        save_checkpoint(self.folder / "checkpoints" / "world_model", self.policy, {"update": 0})
-        return True
-
-    def _from_experience(self) -> bool:
-        """Early experience: the expert's states, then imitation."""
-        experience = self._experience()
-        episodes = [e for one in experience for e in (one.episode, *one.branches())]
-        return self._learned_from(episodes) and self.imitate(self._imitated(experience))
-
-    def _learned_from(self, episodes: Sequence[Episode]) -> bool:
-        learner = self._learner(self._choose(episodes))
-        finished = self._learn(learner)
-        learner.updater.weights.close()  # releases the policy for the next stage
+            episodes = self._played("transitions.jsonl", split, self.own.episodes, _COLLECT)
+        finished = self._learn(self._choose(episodes))
+        if finished and self.own.from_expert:
+            finished = self.imitate(self._imitated(experience))
+        if finished:
+            self.measure("learned")
+            save_checkpoint(self.folder / "checkpoints" / "world_model", self.policy, {"update": 0})
         return finished
 
     def measure(self, when: str) -> None:
@@ -129,8 +119,8 @@ class WorldModelStages:
         if not self.own.held_out_episodes or path.exists():
             return
         episodes = self._held_out(self.own.held_out_episodes)
-        # with "off" no similarity is measured
-        name = "start.json" if self.own.method == "off" else "start_with_similarity.json"
+        encoder = None if self.own.method == "off" else self.own.encoder
+        name = "start.json" if encoder is None else "start_with_similarity.json"
         shared = self._shared(name) if when == "start" else None
         if shared is not None and shared.exists():
             found = json.loads(shared.read_text(encoding="utf-8"))
@@ -144,13 +134,13 @@ class WorldModelStages:
             s.only_env,
             s.evaluation.split,
             s.rollout,
-            self._embed() if self.own.method != "off" else None,
+            None if encoder is None else self._embedder,
             self.display,
         )
         result |= {
             "when": when,
             "model": self.settings.name,
-            "encoder": self.own.encoder if self.own.method != "off" else None,
+            "encoder": encoder,
             "seconds": time.perf_counter() - started,
         }
         write_json(path, result)
@@ -332,7 +322,19 @@ class WorldModelStages:
         record = {"easy": int((shares >= 1).sum()), "solved_mean": float(shares.mean())}
         return [int(i) for i in np.flatnonzero(keep)], record
 
-    def _learn(self, learner: Learner) -> bool:
+    def _learn(self, examples: Sequence[Example]) -> bool:
+        """The updates that are left; False if it was interrupted before the last."""
+        learner: SFTLearner | RWMLLearner
+        if self.own.method == "rwml":
+            learner = RWMLLearner(self.policy, examples, self._similarity(), self.settings)
+        else:
+            learner = SFTLearner(self.policy, examples, self.settings)
+        try:
+            return self._updated(learner)
+        finally:
+            learner.updater.weights.close()  # releases the policy for the next stage
+
+    def _updated(self, learner: SFTLearner | RWMLLearner) -> bool:
         latest = self.folder / "checkpoints" / "world_model-latest"
         log = self.folder / METRICS_FILE
         saved = find_checkpoint(latest)
@@ -360,20 +362,12 @@ class WorldModelStages:
                     return False
         return True
 
-    def _learner(self, examples: Sequence[Example]) -> Learner:
-        if self.own.method in ("sft", "iwm"):
-            return SFTLearner(self.policy, examples, self.settings)
-        return RWMLLearner(self.policy, examples, self._similarity(), self.settings)
-
-    # --- measuring ---------------------------------------------------------------------------------
-
-    def _embed(self) -> Embedder:
-        if self._embedder is None:
-            self._embedder = make_embedder(self.own.encoder)
-        return self._embedder
+    @cached_property
+    def _embedder(self) -> Embedder:
+        return make_embedder(self.own.encoder)
 
     def _similarity(self) -> Similarity:
-        return Similarity(self._embed(), self.own.rwml.threshold)
+        return Similarity(self._embedder, self.own.rwml.threshold)
 
 
 def _sampled_tasks(pool: EnvPool, count: int, rng: np.random.Generator) -> list[str]:
