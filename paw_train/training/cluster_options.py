@@ -2,8 +2,8 @@
 
 A setting is an option under another name (``NAMES``), decides others (``_derived``), has values that this
 engine cannot do (``REFUSED``), or is read by our own classes (``READ``); any other is refused unless it is
-at its default. The processes that Ray starts read the settings from an environment variable. Nothing here
-imports OpenRLHF.
+at its default (``INSTEAD`` says what to do then). The processes that Ray starts read the settings from an
+environment variable. Nothing here imports OpenRLHF.
 """
 
 from __future__ import annotations
@@ -121,38 +121,12 @@ def _derived(settings: Settings) -> Options:
     return found
 
 
-def _replaceable(settings: Settings) -> Options:
-    """Options that ``openrlhf.extra`` may override."""
-    attention = settings.model.attention or FLASH_ATTENTION
-    return {
-        "ds.packing_samples": attention.startswith("flash_attention"),
-        "vllm.enable_prefix_caching": True,
-    }
-
-
-def _adapts_critic(settings: Settings) -> bool:
-    needs_critic = advantage_estimator(settings.algorithm.name).needs_critic
-    return needs_critic and bool(settings.model.lora.rank)
-
-
 REFUSED: Mapping[str, tuple[Callable[[Settings], bool], str]] = MappingProxyType(
     {
-        "threads": (
-            lambda s: s.threads is not None,
-            "is of one process. Set OMP_NUM_THREADS where the Ray cluster is started.",
-        ),
-        "warm_starts": (
-            lambda s: s.warm_starts is not None,
-            "is of the local engine. Give the folder of a warm start as model.path.",
-        ),
         "model.path": (
             lambda s: s.model.path is None,
             "needs a pretrained model. Train a model from scratch with engine=local; its "
             "checkpoint folder can then be the path here.",
-        ),
-        "model.revision": (
-            lambda s: s.model.revision is not None,
-            "is not known to OpenRLHF: give the folder of a copy.",
         ),
         "model.device": (
             lambda s: s.model.device not in ("auto", "cuda"),
@@ -162,44 +136,15 @@ REFUSED: Mapping[str, tuple[Callable[[Settings], bool], str]] = MappingProxyType
             lambda s: s.model.dtype != "bfloat16",
             "is another than that of OpenRLHF's vLLM engines: use bfloat16.",
         ),
-        "model.lora.base": (
-            lambda s: s.model.lora.base is not None,
-            "is of the local engine: give a whole model as model.path.",
-        ),
         "model.lora.rank": (
             lambda s: s.model.lora.rank > 0 and s.openrlhf.zero_stage != 2,
             "above 0 needs the weights whole, to send vLLM the adapter worked into them: use "
             "openrlhf.zero_stage=2 (an adapter's optimiser is small).",
         ),
-        "cloning.episodes": (
-            lambda s: s.cloning.episodes > 0,
-            "above 0 is of the local engine. Make the warm start there (updates=0) and give its "
-            "folder as model.path.",
-        ),
-        "rollout.vllm.extra": (
-            lambda s: bool(s.rollout.vllm.extra),
-            "is of the local engine; vLLM's options are openrlhf.extra here.",
-        ),
         "algorithm.name": (
-            _adapts_critic,
+            lambda s: s.model.lora.rank > 0 and advantage_estimator(s.algorithm.name).needs_critic,
             "has a critic, which would get an adapter and a frozen value head: use model.lora.rank=0, or "
             "engine=local.",
-        ),
-        "world_model.entropy": (
-            lambda s: s.world_model.entropy != "sampled",
-            "is not done here yet for the full vocabulary: use sampled, the paper's.",
-        ),
-        "world_model.placebo": (
-            lambda s: s.world_model.placebo,
-            "is done by the local engine alone: use engine=local.",
-        ),
-        "optimizer.matrix_lr": (
-            lambda s: s.optimizer.matrix_lr is not None,
-            "is not done here: Muon needs whole matrices, and ZeRO shards them. Use null (AdamW).",
-        ),
-        "optimizer.measure_gradients": (
-            lambda s: s.optimizer.measure_gradients,
-            "true is not done here: gradients are sharded over the GPUs. Use false.",
         ),
         "openrlhf.checksum_every": (
             lambda s: bool(s.openrlhf.checksum_every) and s.openrlhf.tensor_parallel > 1,
@@ -209,15 +154,26 @@ REFUSED: Mapping[str, tuple[Callable[[Settings], bool], str]] = MappingProxyType
     }
 )
 """settings (dotted) some of whose values this engine cannot do: whether it has one, and what to do instead"""
+INSTEAD: Mapping[str, str] = MappingProxyType(
+    {
+        "threads": "set OMP_NUM_THREADS where the Ray cluster is started",
+        "warm_starts": "give the folder of a warm start as model.path",
+        "model.revision": "give the folder of a copy as model.path",
+        "model.lora.base": "give a whole model as model.path",
+        "cloning.episodes": "make the warm start with engine=local updates=0, and give it as model.path",
+        "rollout.vllm.extra": "vLLM's options are openrlhf.extra here",
+        "world_model.entropy": "use sampled, the paper's",
+        "world_model.placebo": "use engine=local",
+        "optimizer.matrix_lr": "Muon needs whole matrices, and ZeRO shards them: use null (AdamW)",
+        "optimizer.measure_gradients": "gradients are sharded over the GPUs: use false",
+    }
+)
+"""settings (dotted) of the local engine, and what to do here"""
 READ = (
     *("name", "note", "out", "updates", "tracking", "engine", "env", "record"),
     *("model.attention", "model.scratch", "cloning", "algorithm", "objective", "world_model"),
-    *(
-        "rollout.top_k",
-        "rollout.stop_at_tags",
-        "rollout.episode_seconds",
-        "rollout.vllm.gpu_memory",
-    ),
+    *("rollout.top_k", "rollout.stop_at_tags", "rollout.episode_seconds"),
+    "rollout.vllm.gpu_memory",
     "rollout.engine",  # vLLM samples, whatever it says
     "world_model_learning",  # Settings refuses it here
     *("optimizer.schedule", "optimizer.warmup_updates"),
@@ -258,9 +214,10 @@ def require_possible(settings: Settings) -> None:
     ]
     known, default = (*NAMES, *REFUSED, *READ), Settings()
     for name in setting_names():
-        mapped = any(f"{name}.".startswith(f"{k}.") for k in known)
+        mapped = name not in INSTEAD and any(f"{name}.".startswith(f"{k}.") for k in known)
         if not mapped and _value(settings, name) != _value(default, name):
-            problems.append(f"{name} is not read here: leave it out, or use engine=local.")
+            instead = INSTEAD.get(name, "leave it out, or use engine=local")
+            problems.append(f"{name} is not read here: {instead}.")
     episodes = settings.rollout.groups * settings.rollout.group_size
     if episodes < settings.openrlhf.ranks:
         problems.append(
@@ -288,7 +245,12 @@ def options(settings: Settings) -> Options:
                 f"(now {result[name]!r}); change those."
             )
         result[name] = value
-    return _replaceable(settings) | result
+    attention = settings.model.attention or FLASH_ATTENTION
+    replaceable = {
+        "ds.packing_samples": attention.startswith("flash_attention"),
+        "vllm.enable_prefix_caching": True,
+    }
+    return replaceable | result
 
 
 def arguments(chosen: Options) -> list[str]:

@@ -30,7 +30,8 @@ def _settings(*overrides: str) -> Settings:
 def test_whatever_is_mapped_is_a_setting() -> None:
     names = setting_names()
     assert "world_model.alpha" in names
-    known = {*cluster_options.NAMES, *cluster_options.REFUSED, *cluster_options.READ}
+    mapped = cluster_options
+    known = {*mapped.NAMES, *mapped.REFUSED, *mapped.INSTEAD, *mapped.READ}
     assert [k for k in known if not any(f"{n}.".startswith(f"{k}.") for n in names)] == []
 
 
