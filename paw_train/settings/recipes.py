@@ -106,9 +106,9 @@ def choose_environment(data: dict[str, Any], overrides: Sequence[str]) -> list[s
 
 def read_recipe(recipe: str | Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     """A recipe's nested values, on top of those of the recipe that its ``base`` names, if any."""
-    path = _file_of(recipe, "recipe")
-    if path is None and str(recipe) in (rows := published_rows()):
-        return rows[str(recipe)]
+    name = recipe_name(recipe)
+    if name == str(recipe) and name not in _files("recipe") and name in (rows := published_rows()):
+        return rows[name]
     path = find_recipe(recipe)
     if path in above:
         chain = " -> ".join(p.stem for p in (*above, path))
@@ -129,7 +129,7 @@ def read_recipe(recipe: str | Path, above: tuple[Path, ...] = ()) -> dict[str, A
 
 def published_rows() -> dict[str, dict[str, Any]]:
     """The rows of the published tables by name: each row's settings on top of those of its set-up."""
-    table = _published_table()
+    table = _table()
 
     def settings(entry: dict[str, Any]) -> dict[str, Any]:
         own = {key: value for key, value in entry.items() if key not in ("base", "published")}
@@ -138,28 +138,22 @@ def published_rows() -> dict[str, dict[str, Any]]:
     return {name: settings(row) for name, row in table["rows"].items()}
 
 
-def _published_table() -> dict[str, Any]:
-    (path, *_) = (p for f in _folders("recipe") if (p := f / PUBLISHED).is_file())
-    table: dict[str, Any] = read_yaml(path.read_bytes(), PUBLISHED)
+def _table() -> dict[str, Any]:
+    table: dict[str, Any] = read_yaml((_folder("recipe") / PUBLISHED).read_bytes(), PUBLISHED)
     return table
 
 
 def read_yaml(text: str | bytes, what: str) -> Any:
-    """The plain values in a YAML text, or in the UTF-8 bytes of one."""
+    """The plain values in a YAML text, or in the UTF-8 bytes of one; dates are texts."""
     try:
-        value = _plain_values(text.decode() if isinstance(text, bytes) else text)
+        text = text.decode() if isinstance(text, bytes) else text
+        if text[:1] in '{["':  # JSON, which YAML reads nearly the same
+            with suppress(ValueError):
+                return json.loads(text)
+        # an alias to what contains it would never end
+        return json.loads(json.dumps(_OnceEach(text).get_single_data(), default=str))
     except (yaml.YAMLError, RecursionError, TypeError, ValueError) as error:
         raise ValueError(f"{what} is not valid YAML: {error}") from error
-    return value
-
-
-def _plain_values(text: str) -> Any:
-    """The values in JSON, which YAML reads nearly the same, or in YAML, with dates as text."""
-    if text[:1] in '{["':
-        with suppress(ValueError):
-            return json.loads(text)
-    # an alias to what contains it would never end
-    return json.loads(json.dumps(_OnceEach(text).get_single_data(), default=str))
 
 
 class _OnceEach(yaml.SafeLoader):
@@ -186,14 +180,14 @@ def _merged(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
 
 def descriptions(kind: Kind = "recipe") -> dict[str, str]:
     """By name, in order: the first sentence of a file's opening comment, or what a row's paper reports."""
-    rows = _published_table()["rows"] if kind == "recipe" else {}
+    rows = _table()["rows"] if kind == "recipe" else {}
     published = {n: f"Published, not run here: {row['published']}" for n, row in rows.items()}
-    names = published | {name: _opening(name, kind) for name in _files(kind)}
+    names = published | {name: _opening(path) for name, path in _files(kind).items()}
     return dict(sorted(names.items()))
 
 
-def _opening(name: str, kind: Kind) -> str:
-    lines = find_recipe(name, kind).read_text(encoding="utf-8").splitlines()
+def _opening(path: Path) -> str:
+    lines = path.read_text(encoding="utf-8").splitlines()
     comment = takewhile(lambda line: line.startswith("#"), lines)
     text = " ".join(line.lstrip("# ") for line in comment)
     return re.split(r"(?<=[.?])\s+(?=[A-Z`])", text, maxsplit=1)[0]
@@ -201,21 +195,15 @@ def _opening(name: str, kind: Kind) -> str:
 
 def find_recipe(recipe: str | Path, kind: Kind = "recipe") -> Path:
     """The file of a recipe, or of a grid."""
-    path = _file_of(recipe, kind)
-    if path is not None:
-        return path
-    if Path(recipe).suffix in _SUFFIXES:
-        raise ValueError(f"There is no {kind} file {str(recipe)!r}.")
-    nearest = did_you_mean(str(recipe), recipe_names(kind))
-    raise ValueError(f"There is no {kind} {str(recipe)!r}. {nearest}")
-
-
-def _file_of(recipe: str | Path, kind: Kind) -> Path | None:
     path = user_path(recipe)
     if path.suffix in _SUFFIXES:
-        return path if path.is_file() else None
-    found = (folder / f"{recipe}.yaml" for folder in _folders(kind))
-    return next((p for p in found if p.is_file() and p.name != PUBLISHED), None)
+        if not path.is_file():
+            raise ValueError(f"There is no {kind} file {str(recipe)!r}.")
+        return path
+    if (found := _files(kind).get(str(recipe))) is None:
+        nearest = did_you_mean(str(recipe), recipe_names(kind))
+        raise ValueError(f"There is no {kind} {str(recipe)!r}. {nearest}")
+    return found
 
 
 def recipe_name(recipe: str | Path) -> str:
@@ -225,20 +213,19 @@ def recipe_name(recipe: str | Path) -> str:
 
 
 def recipe_names(kind: Kind = "recipe") -> list[str]:
-    rows = set(_published_table()["rows"]) if kind == "recipe" else set()
-    return sorted(_files(kind) | rows)
+    return sorted({*_files(kind), *(_table()["rows"] if kind == "recipe" else ())})
 
 
-def _files(kind: Kind) -> set[str]:
-    found = (path for folder in _folders(kind) for path in folder.glob("*.yaml"))
-    return {path.stem for path in found if path.name != PUBLISHED}
+def _files(kind: Kind) -> dict[str, Path]:
+    """The files of recipes or grids by their names."""
+    return {path.stem: path for path in _folder(kind).glob("*.yaml") if path.name != PUBLISHED}
 
 
-def _folders(kind: Kind) -> tuple[Path, Path]:
-    """The folder in the installed package, and the one in the repository."""
+def _folder(kind: Kind) -> Path:
+    """The folder in the installed package, else the one in the repository."""
     package = Path(__file__).resolve().parents[1]
     folder = {"recipe": "recipes", "grid": "recipes/compare"}[kind]
-    return package / folder, package.parent / folder
+    return package / folder if (package / folder).is_dir() else package.parent / folder
 
 
 def read_pairs(pairs: Sequence[str]) -> dict[str, Any]:
