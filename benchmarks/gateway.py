@@ -155,28 +155,35 @@ class Guest:
     def __init__(self, session: str, env: Any, task_id: str, seed: int) -> None:
         self.session, self.env, self.rng = session, env, random.Random(seed)
         self.task_id, self.seed = task_id, seed
-        self.steps, self.over = -1, False
+        self.steps, self.over, self.behind = -1, False, False
         self.action = ""
+        self.taken: list[dict[str, str]] = []
+        self.expected: Any = None
 
     def next_call(self) -> dict[str, Any]:
+        start = {"seed": self.seed, "options": {"task_id": self.task_id}}
         if self.steps < 0 or self.over:
-            options = {"task_id": self.task_id}
-            return {"op": "reset", "session": self.session, "seed": self.seed, "options": options}
+            return {"op": "reset", "session": self.session, **start}
+        if self.behind:
+            steps = {"reset": start, "steps": self.taken}
+            return {"op": "restore", "session": self.session, **steps}
         self.action = self.rng.choice(self.env.list_actions())
         return {"op": "step", "session": self.session, "action": self.action, "at": self.steps}
 
     def compare(self, call: dict[str, Any], answer: dict[str, Any]) -> bool:
         """True if the answer is the same as that of the local environment."""
+        names = ["observation", "reward", "terminated", "truncated", "info"]
         if call["op"] == "reset":
             observation, info = self.env.reset(seed=self.seed, options=call["options"])
-            self.steps, self.over = 0, False
-            return bool(answer["observation"] == observation and answer["info"] == info)
-        observation, reward, terminated, truncated, info = self.env.step(self.action)
-        self.steps += 1
-        self.over = terminated or truncated
-        expected = (observation, reward, terminated, truncated, info)
-        got = tuple(answer[k] for k in ("observation", "reward", "terminated", "truncated", "info"))
-        return got == expected
+            self.expected = {"observation": observation, "info": info}
+            self.steps, self.over, self.taken = 0, False, []
+        elif call["op"] == "step":
+            self.expected = dict(zip(names, self.env.step(self.action), strict=True))
+            self.steps += 1
+            self.over = self.expected["terminated"] or self.expected["truncated"]
+            self.taken.append({"action": self.action})
+        self.behind = False
+        return bool({name: answer[name] for name in self.expected} == self.expected)
 
 
 class Storm:
@@ -271,6 +278,9 @@ class Storm:
             if result["status"] == 200:
                 if not guest.compare(call, result["answer"]):
                     self.problems.append(f"{guest.session}: another answer than here")
+                self.counts["restored"] += call["op"] == "restore"
+            elif result["status"] == 409:
+                guest.behind = True  # its worker died
             elif result["status"] in (410, 429, 503):
                 guest.steps = -1  # lost with its worker, or no room: begin anew
             else:
@@ -304,7 +314,6 @@ def storm(arguments: argparse.Namespace) -> None:
             f"{time.monotonic() - start:.0f} s; {machine()}"
         )
         print(", ".join(f"{name}: {count:,}" for name, count in sorted(raging.counts.items())))
-        print(f"sessions brought back: {health(server.url)['sessions_replayed']}")
         print(f"memory of the server: {memory_mb(server.pid):.0f} MB")
         print(f"wrong answers: {len(raging.problems)} {raging.problems[:3]}")
         left = health(server.url)["sessions"]

@@ -1,8 +1,8 @@
 """Any registered environment for clients elsewhere. ``create_app`` makes the server; ``paw serve
 gateway`` starts it; ``paw_gym.make_remote`` is the client.
 
-Environments run in worker processes. One that dies or hangs takes its session along; the other
-sessions of its worker are played again elsewhere, to the same state.
+Environments run in worker processes. One that dies or hangs takes its session along; clients of the
+other sessions of its worker have them played again elsewhere.
 """
 
 from __future__ import annotations

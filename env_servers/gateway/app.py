@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -15,7 +14,7 @@ import paw_gym
 from env_servers.application import BY_KEY, new_app, read, refuses, takes
 from env_servers.gate import TOKEN, Gate
 from env_servers.gateway import calls as asked
-from env_servers.gateway.gateway import Gateway, Limits, Result
+from env_servers.gateway.gateway import Gateway, Limits
 from env_servers.gateway.settings import Offer
 from env_servers.problems import ProblemError
 from env_servers.sessions import Client
@@ -48,13 +47,9 @@ def create_app(
     """
     gateway = Gateway(offer, limits or Limits(), modules)
 
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        await gateway.start()
-        yield
-        await gateway.close()
-
-    app = new_app("Gateway", has_token=bool(tokens), bodies=BODIES, lifespan=lifespan)
+    app = new_app(
+        "Gateway", has_token=bool(tokens), bodies=BODIES, lifespan=lambda _: gateway.running()
+    )
     _add_about(app, gateway)
     add_routes(app, gateway)
     return Gate(app, tokens or None, max_body=MAX_BODY, hosts=hosts)
@@ -88,7 +83,6 @@ def _add_about(app: FastAPI, gateway: Gateway) -> None:
             "pending": gateway.pending,
             "workers": gateway.fleet.ready,
             "worker_deaths": gateway.fleet.deaths,
-            "sessions_replayed": gateway.replayed,
         }
 
     @app.get("/v1/envs")
@@ -119,12 +113,13 @@ def add_routes(app: FastAPI, gateway: Gateway) -> None:
         return Response(_joined(results), media_type="application/json")
 
 
-def _joined(results: list[Result]) -> bytes:
+def _joined(results: list[bytes | ProblemError]) -> bytes:
     # the answers are JSON already: they go through as the workers wrote them
     parts = []
-    for number, (status, body) in enumerate(results):
-        if status >= 400:
-            content = {**json.loads(body), "instance": f"{CALLS_PATH}#/calls/{number}"}
-            body = json.dumps(content).encode()
-        parts.append(b'{"status": %d, "answer": %s}' % (status, body))
+    for number, result in enumerate(results):
+        if isinstance(result, ProblemError):
+            status, answer = result.status, result.content(f"{CALLS_PATH}#/calls/{number}")
+        else:
+            status, answer = 200, result
+        parts.append(b'{"status": %d, "answer": %b}' % (status, answer))
     return b'{"results": [%s]}' % b", ".join(parts)

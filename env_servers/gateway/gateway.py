@@ -5,20 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import secrets
-from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from env_servers.gateway import calls as asked
 from env_servers.gateway.settings import Offer
-from env_servers.gateway.worker import LOST, OK, REFUSED
+from env_servers.gateway.worker import LOST, REFUSED
 from env_servers.gateway.workers import (
     EnvironmentDiedError,
     Fleet,
     LocalFleet,
-    LocalWorker,
     Worker,
     WorkerGoneError,
 )
@@ -30,10 +29,6 @@ _ATTEMPTS = 5
 """how often a call is tried whose worker dies of another's"""
 _DESCRIPTIONS = 256
 """kept"""
-_JOURNAL_BYTES = 4_000_000
-"""an episode with more than that is not played again"""
-_QUESTION_BYTES = 200
-"""of a journal's question, about: they may be asked without end, and change nothing that ends"""
 _DROP_SECONDS = 30.0
 
 log = logging.getLogger("env_servers")
@@ -74,86 +69,29 @@ class EnvSession(Session):
 
     env_id: str
     kwargs: dict[str, Any]
-    worker: Worker | LocalWorker | None = None
-    """where its environment is; ``None``: nowhere yet, or its worker died"""
-    journal: list[dict[str, Any]] | None = None
-    """the reset, the steps since and the questions that left something behind, which make the same state
-    again; ``None``: no episode"""
-    taken: dict[str, Any] = field(default_factory=dict)
-    """the journal's last reset or step"""
+    worker: Worker | LocalFleet | None = None
+    """where its environment is; ``None``: nowhere yet, or it failed"""
+    steps: int | None = None
+    """actions taken in this episode; ``None``: there is no episode"""
+    taken: asked.Step | None = None
+    """the last action"""
     last: bytes = b""
     """its answer"""
-    steps: int = 0
-    """actions taken in this episode"""
     lost: str | None = None
     """what became of the environment, when it failed; a reset makes another"""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _size: int = 0
 
     @property
     def busy(self) -> bool:
         return self.lock.locked()
 
-    def begin(self, journal: list[dict[str, Any]], answer: bytes) -> None:
-        """Notes an episode that was started, or taken over."""
-        self._size = sum(len(entry.get("action", "")) for entry in journal)
-        self.journal, self.last, self.lost = journal, answer, None
-        self.taken, self.steps = journal[-1], len(journal) - 1
-
-    def note(self, entry: dict[str, Any], answer: bytes) -> None:
-        assert self.journal is not None
-        self._size += len(entry["action"])
-        self.journal.append(entry)
-        self.taken, self.last, self.steps = entry, answer, self.steps + 1
-
-    def note_question(self, entry: dict[str, Any]) -> None:
-        """Notes a question, as long as the episode is one that is played again."""
-        assert self.journal is not None
-        self._size += len(entry.get("text", "")) + _QUESTION_BYTES
-        if self.can_be_replayed:
-            self.journal.append(entry)
-
-    def fail(self, reason: str) -> None:
-        self.journal, self.last, self.lost = None, b"", reason
-        self.taken, self.steps = {}, 0
-
-    @property
-    def can_be_replayed(self) -> bool:
-        return self._size <= _JOURNAL_BYTES
-
-    def place(self, worker: Worker | LocalWorker) -> None:
-        worker.sessions += 1
-        self.worker = worker
-
-    def unplace(self) -> None:
-        if self.worker is not None:
-            self.worker.sessions -= 1
-            self.worker = None
-
     def end(self) -> None:
-        worker = self.worker
-        self.unplace()
+        worker, self.worker = self.worker, None
         if worker is not None and not worker.gone:
-            body = {"op": "drop", "session": self.id}
-            worker.call(body, _DROP_SECONDS).add_done_callback(_ignore)
-
-
-def _ignore(future: asyncio.Future[Any]) -> None:
-    """Nobody waits for this answer; its failure is reported elsewhere."""
-    if not future.cancelled():
-        future.exception()
-
-
-class Result(NamedTuple):
-    """The result of a call."""
-
-    status: int
-    body: bytes
-    """JSON"""
-
-
-def refusal(status: int, detail: str, **more: Any) -> Result:
-    return Result(status, ProblemError(status, detail, **more).content())
+            worker.sessions -= 1
+            dropped = worker.call({"op": "drop", "session": self.id}, _DROP_SECONDS)
+            # nobody waits for the answer; its failure is reported elsewhere
+            dropped.add_done_callback(lambda future: future.cancelled() or future.exception())
 
 
 class Gateway:
@@ -182,33 +120,32 @@ class Gateway:
         self.fleet = fleet or Fleet(limits.workers, modules, limits.memory_mb)
         self.pending = 0
         """calls that are being answered"""
-        self.replayed = 0
-        """sessions that were brought back after their worker died"""
         self._pending_of: Counter[str] = Counter()
-        self._descriptions: OrderedDict[str, bytes] = OrderedDict()
-        self._sweeper: asyncio.Task[None] | None = None
+        self._descriptions: dict[str, bytes] = {}
 
-    async def start(self) -> None:
-        await self.fleet.start()
-        self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
-
-    async def close(self) -> None:
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-        for session in self.sessions:
-            self.sessions.remove(session)
-        await self.fleet.close()
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Runs the workers, and forgets sessions, inside the block."""
+        jobs = [asyncio.create_task(job) for job in (self.fleet.run(), self._sweep())]
+        try:
+            yield
+        finally:
+            for job in jobs:
+                job.cancel()
+            await asyncio.gather(*jobs, return_exceptions=True)
 
     async def _sweep(self) -> None:
-        pause = min(15.0, self.limits.session_seconds / 4)
         while True:
-            await asyncio.sleep(pause)
+            await asyncio.sleep(min(15.0, self.limits.session_seconds / 4))
             self.sessions.expire()
 
     # --- admission -----------------------------------------------------------------------------------
 
-    async def answer(self, client: Client, calls: Sequence[Any]) -> list[Result]:
-        """The results of the calls, in their order; executed at the same time, or refused as a whole."""
+    async def answer(self, client: Client, calls: Sequence[Any]) -> list[bytes | ProblemError]:
+        """The results of the calls, in their order; executed at the same time, or refused as a whole.
+
+        A result is the JSON of an answer, or what went wrong.
+        """
         self._admit(client, calls)
         count = len(calls)
         self.pending += count
@@ -232,199 +169,126 @@ class Gateway:
         if self.pending + len(calls) > limits.pending:
             raise ProblemError(BUSY, "Too many calls are waiting: try again.", retry_after=1)
 
-    async def _one(self, client: Client, call: Any) -> Result:
+    async def _one(self, client: Client, call: Any) -> bytes | ProblemError:
         try:
-            return await self._dispatch(client, call)
+            if isinstance(call, asked.Describe | asked.Tasks | asked.TaskOf):
+                return await self._about(call)
+            if isinstance(call, asked.Open):
+                return await self._open(client, call)
+            session = self.sessions.get(call.session, client, EnvSession)
+            async with session.lock:
+                self.sessions.get(call.session, client, EnvSession)  # it may have been closed
+                return await self._of_session(session, call)
         except ProblemError as error:
-            return Result(error.status, error.content())
-
-    async def _dispatch(self, client: Client, call: Any) -> Result:
-        if isinstance(call, asked.Describe | asked.Tasks | asked.TaskOf):
-            return await self._about(call)
-        if isinstance(call, asked.Open):
-            return await self._open(client, call)
-        session = self.sessions.get(call.session, client, EnvSession)
-        async with session.lock:
-            self.sessions.get(call.session, client, EnvSession)  # it may have been closed meanwhile
-            method: Callable[[EnvSession, Any], Awaitable[Result]] = getattr(self, f"_{call.op}")
-            return await method(session, call)
+            return error
 
     # --- without a session ---------------------------------------------------------------------------
 
-    async def _about(self, call: Any) -> Result:
+    async def _about(self, call: Any) -> bytes:
         kwargs = self.offer.settings(call.env_id, call.kwargs)
         body = {**call.model_dump(), "kwargs": kwargs}
         key = json.dumps(body, sort_keys=True)
         if key in self._descriptions:
-            self._descriptions.move_to_end(key)
-            return Result(OK, self._descriptions[key])
+            return self._descriptions[key]
         for _ in range(_ATTEMPTS):
+            worker = await self.fleet.place()
             try:
-                worker = await self.fleet.place()
-                result = Result(*await worker.call(body, self.limits.start_seconds))
+                answer = await worker.call(body, self.limits.start_seconds)
             except WorkerGoneError:
                 continue
             except EnvironmentDiedError as error:
-                return refusal(LOST, f"The environment failed: {error}.")
-            if result.status == OK and call.op == "describe":
-                self._descriptions[key] = result.body
-                while len(self._descriptions) > _DESCRIPTIONS:
-                    self._descriptions.popitem(last=False)
-            return result
-        raise ProblemError(BUSY, "Workers keep dying: try again later.", retry_after=5)
+                raise ProblemError(LOST, f"The environment failed: {error}.") from error
+            if call.op == "describe":
+                if len(self._descriptions) >= _DESCRIPTIONS:
+                    self._descriptions.clear()
+                self._descriptions[key] = answer
+            return answer
+        raise _workers_keep_dying()
 
-    async def _open(self, client: Client, call: asked.Open) -> Result:
+    async def _open(self, client: Client, call: asked.Open) -> bytes:
         described = await self._about(
             asked.Describe(op="describe", env_id=call.env_id, kwargs=call.kwargs)
         )
-        if described.status != OK:
-            return described
         kwargs = self.offer.settings(call.env_id, call.kwargs)
         session = self.sessions.add(EnvSession(client=client, env_id=call.env_id, kwargs=kwargs))
-        fingerprint = json.loads(described.body)["fingerprint"]
-        answer = {"session": session.id, "fingerprint": fingerprint}
-        return Result(OK, json.dumps(answer).encode())
+        fingerprint = json.loads(described)["fingerprint"]
+        return json.dumps({"session": session.id, "fingerprint": fingerprint}).encode()
 
     # --- of a session --------------------------------------------------------------------------------
 
-    async def _close(self, session: EnvSession, call: asked.Close) -> Result:
-        self.sessions.remove(session)
-        return Result(OK, b"{}")
-
-    async def _reset(self, session: EnvSession, call: asked.Reset) -> Result:
-        entry = call.model_dump(exclude_none=True, exclude={"op", "session"})
-        if call.seed is None and call.rng is None:
-            entry["seed"] = secrets.randbits(63)  # known, so that it can be played again
-        result = await self._execute(session, {"op": "reset", **entry}, replay=False)
-        if result.status == OK:
-            session.begin([entry], result.body)
-        return result
-
-    async def _step(self, session: EnvSession, call: asked.Step) -> Result:
-        missing = _no_episode(session)
-        if missing is not None:
-            return missing
-        entry = call.model_dump(exclude_none=True, exclude={"op", "session", "at"})
+    async def _of_session(self, session: EnvSession, call: Any) -> bytes:
+        if isinstance(call, asked.Close):
+            self.sessions.remove(session)
+            return b"{}"
+        body = call.model_dump(exclude_none=True)
+        if isinstance(call, asked.Reset):
+            answer = await self._execute(session, body)
+            session.steps, session.taken, session.lost = 0, None, None
+            return answer
+        if isinstance(call, asked.Restore):
+            if call.reset.seed is None and call.reset.rng is None:
+                words = "To be restored, an episode needs its seed."
+                raise ProblemError(REFUSED, words, exception="ValueError")
+            session.steps = None
+            answer = await self._execute(session, body)
+            session.steps, session.taken, session.lost = len(call.steps), None, None
+            return answer
+        if session.lost is not None:
+            raise ProblemError(LOST, _lost(session.lost))
+        if session.steps is None:
+            raise _no_episode()
+        if isinstance(call, asked.Ask):
+            return await self._execute(session, body)
         if call.at is not None and call.at != session.steps:
-            if call.at == session.steps - 1 and session.taken == entry:
-                return Result(OK, session.last)  # sent again, because the answer did not arrive
-            return refusal(
-                CONFLICT,
-                f"This action is for an episode of {call.at} steps; {session.steps} were taken.",
-            )
-        result = await self._execute(session, {"op": "step", **entry})
-        if result.status == OK:
-            session.note(entry, result.body)
-        return result
+            if call == session.taken:
+                return session.last  # sent again, because the answer did not arrive
+            words = f"This action is for an episode of {call.at} steps; {session.steps} were taken."
+            raise ProblemError(CONFLICT, words)
+        answer = await self._execute(session, body)
+        session.steps, session.taken, session.last = session.steps + 1, call, answer
+        return answer
 
-    async def _ask(self, session: EnvSession, call: asked.Ask) -> Result:
-        missing = _no_episode(session)
-        if missing is not None:
-            return missing
-        entry = call.model_dump(exclude_defaults=True, exclude={"op", "session"})
-        result = await self._execute(session, {"op": "ask", **entry})
-        if session.journal is not None and _leaves_something(entry, result):
-            session.note_question(entry)
-        return result
-
-    async def _restore(self, session: EnvSession, call: asked.Restore) -> Result:
-        journal = [
-            call.reset.model_dump(exclude_none=True),
-            *(step.model_dump(exclude_none=True) for step in call.steps),
-        ]
-        if call.reset.seed is None and call.reset.rng is None:
-            words = "To be restored, an episode needs its seed."
-            return refusal(REFUSED, words, exception="ValueError")
-        body = {"op": "replay", "journal": journal}
-        result = await self._execute(session, body, replay=False)
-        if result.status == OK:
-            session.begin(journal, result.body)
-        else:
-            session.fail(session.lost or "it could not be restored")
-        return result
-
-    # --- on a worker ---------------------------------------------------------------------------------
-
-    async def _execute(
-        self, session: EnvSession, body: dict[str, Any], replay: bool = True
-    ) -> Result:
-        """Asks the session's environment, which is made (and brought to its state) if it is gone."""
-        seconds = self.limits.start_seconds if body["op"] == "replay" else self.limits.step_seconds
+    async def _execute(self, session: EnvSession, body: dict[str, Any]) -> bytes:
+        """Asks the session's environment, which an episode that begins makes if there is none."""
+        begins, limits = body["op"] in ("reset", "restore"), self.limits
+        seconds = limits.start_seconds if body["op"] == "restore" else limits.step_seconds
         for _ in range(_ATTEMPTS):
             try:
-                refused = await self._ensure_placed(session, replay)
-                if refused is not None:
-                    return refused
+                if session.worker is None or session.worker.gone:
+                    if not begins:
+                        raise _no_episode()
+                    await self._place(session)
                 assert session.worker is not None
-                body["session"] = session.id
-                result = Result(*await session.worker.call(body, seconds))
+                return await session.worker.call(body, seconds)
             except WorkerGoneError:
-                session.unplace()
                 continue
             except EnvironmentDiedError as error:
-                session.unplace()
-                return self._fail(session, str(error))
-            if result.status == LOST:  # the environment raised; its worker has dropped it
-                session.unplace()
-                return self._fail(session, json.loads(result.body)["detail"])
-            return result
-        raise ProblemError(BUSY, "Workers keep dying: try again later.", retry_after=5)
+                session.end()
+                session.steps, session.lost = None, str(error)
+                event = {"event": "environment lost", "env_id": session.env_id}
+                log.warning(json.dumps({**event, "reason": session.lost[:200]}))
+                raise ProblemError(LOST, _lost(session.lost)) from error
+        raise _workers_keep_dying()
 
-    async def _ensure_placed(self, session: EnvSession, replay: bool) -> Result | None:
-        if session.worker is not None and not session.worker.gone:
-            return None
-        session.unplace()
-        worker = await self.fleet.place()
-        session.place(worker)
-        body = {
-            "op": "make",
-            "session": session.id,
-            "env_id": session.env_id,
-            "kwargs": session.kwargs,
-        }
-        result = Result(*await worker.call(body, self.limits.start_seconds))
-        if result.status != OK:
-            session.unplace()
-            return result
-        return await self._bring_back(session) if replay and session.journal else None
-
-    async def _bring_back(self, session: EnvSession) -> Result | None:
-        """Plays the session's episode again in its new environment; the result must be the same."""
-        assert session.worker is not None
-        if not session.can_be_replayed:
+    async def _place(self, session: EnvSession) -> None:
+        session.worker = await self.fleet.place()
+        session.worker.sessions += 1
+        body = {"session": session.id, "env_id": session.env_id, "kwargs": session.kwargs}
+        try:
+            await session.worker.call({"op": "make", **body}, self.limits.start_seconds)
+        except ProblemError:
             session.end()
-            return self._fail(session, "its worker died, and the episode is too long to restore")
-        body = {"op": "replay", "session": session.id, "journal": session.journal}
-        result = Result(*await session.worker.call(body, self.limits.start_seconds))
-        if result.status != OK or result.body != session.last:
-            session.end()
-            return self._fail(
-                session, "its worker died, and played again the episode went another way"
-            )
-        self.replayed += 1
-        return None
-
-    def _fail(self, session: EnvSession, reason: str) -> Result:
-        session.fail(reason)
-        event = {"event": "environment lost", "env_id": session.env_id, "reason": reason[:200]}
-        log.warning(json.dumps(event))
-        return refusal(LOST, _lost(reason))
+            raise
 
 
-def _no_episode(session: EnvSession) -> Result | None:
-    if session.lost is not None:
-        return refusal(LOST, _lost(session.lost))
-    if session.journal is None:
-        return refusal(CONFLICT, "No episode was started: call reset() first.")
-    return None
-
-
-def _leaves_something(question: dict[str, Any], result: Result) -> bool:
-    """Says if the episode depends on a question that was asked, through an expert or the generator."""
-    if question["what"] in ("expert", "advice") or "rng" in question:
-        return True
-    return result.status == OK and "rng" in json.loads(result.body)
+def _no_episode() -> ProblemError:
+    words = "No episode is played here, or its worker died: call reset() first, or restore it."
+    return ProblemError(CONFLICT, words)
 
 
 def _lost(reason: str) -> str:
     return f"The environment failed: {reason}. Call reset() to begin a new episode."
+
+
+def _workers_keep_dying() -> ProblemError:
+    return ProblemError(BUSY, "Workers keep dying: try again later.", retry_after=5)

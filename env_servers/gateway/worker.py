@@ -1,9 +1,10 @@
 """A process that holds environments and executes calls, one at a time, in the order they come.
 
-    python -c "from env_servers.gateway.worker import main; main()" CONNECTION SETTINGS
+    python -c "from env_servers.gateway.worker import main; main()" SETTINGS
 
-It trusts the gateway, which has checked every call, and nobody else speaks to it: its connection is
-inherited. Whatever an environment does (raise, exit, hang, die), it does it here.
+It trusts the gateway, which has checked every call, and nobody else speaks to it: calls come in by its
+standard input, a line for each list of them. Whatever an environment does (raise, exit, hang, die), it
+does it here.
 """
 
 from __future__ import annotations
@@ -15,13 +16,10 @@ import os
 import signal
 import sys
 from collections import OrderedDict
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
-from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, BinaryIO
 
-from env_servers.problems import ProblemError
 from paw_gym.core import TextEnv
 from paw_gym.internals.constructors import has_splits, import_named
 from paw_gym.prompts import builtin_templates
@@ -31,12 +29,12 @@ OK, LOST, REFUSED = 200, 410, 422
 _ARGUMENT_ERRORS = (KeyError, IndexError, ValueError, TypeError)
 """what a wrong argument raises; the environment goes on"""
 _HARMLESS: dict[str, tuple[type[Exception], ...]] = {
+    "task": (KeyError,),
     "reset": _ARGUMENT_ERRORS,
-    "step": (),
-    "replay": (*_ARGUMENT_ERRORS, RuntimeError),
+    "restore": (*_ARGUMENT_ERRORS, RuntimeError),
     "ask": (Exception,),  # a question changes nothing, whatever came of it
 }
-"""by call of a session, what the environment may raise and go on"""
+"""by call, what the environment may raise and go on"""
 _PROBES = 16
 """environments kept to answer questions about tasks"""
 _EXPERTS = 8
@@ -72,21 +70,21 @@ class Hosted:
         self._experts: list[Callable[[], str]] = []
         self.over = True
 
-    def describe(self, env_id: str) -> dict[str, Any]:
+    def describe(self, call: dict[str, Any]) -> dict[str, Any]:
         """A description of the environment for clients, who ask for it once."""
         env = self.text_env
         small = env.small_template
         if small not in builtin_templates():  # to a client it would be a path on this machine
             small = TextEnv.small_template
         return {
-            "env_id": env_id,
+            "env_id": call["env_id"],
             "fingerprint": env.tasks.fingerprint,
             "split": env.tasks.split,
             "num_tasks": len(env.tasks),
             "max_steps": env.max_steps,
             "agent": {**asdict(env.agent), "template_text": _template_text(env.agent.template)},
             "held_out_splits": list(env.held_out_splits),
-            "has_splits": has_splits(env_id),
+            "has_splits": has_splits(call["env_id"]),
             "type_groups": {name: list(types) for name, types in env.type_groups.items()},
             "small_template": small,
             "recorded_info": list(env.recorded_info),
@@ -95,9 +93,18 @@ class Hosted:
             "asks_actions": type(env).list_actions is not TextEnv.list_actions,
         }
 
+    def tasks(self, call: dict[str, Any]) -> dict[str, Any]:
+        tasks = self.text_env.tasks
+        ids = list(tasks.ids[call["offset"] : call["offset"] + call["limit"]])
+        return {"ids": ids, "num_tasks": len(tasks), "fingerprint": tasks.fingerprint}
+
+    def task(self, call: dict[str, Any]) -> dict[str, Any]:
+        task = self.text_env.tasks[call["task_id"]]
+        return {"id": task.id, "type": task.type, "instruction": task.instruction}
+
     def reset(self, call: dict[str, Any]) -> dict[str, Any]:
         self._experts = []
-        if call.get("progress") is not None:
+        if "progress" in call:
             self.text_env.set_progress(call["progress"])
         observation, info = self.env.reset(seed=call.get("seed"), options=call.get("options"))
         self.over = False
@@ -125,49 +132,45 @@ class Hosted:
                 answer["shown"] = shown
         return answer
 
+    def restore(self, call: dict[str, Any]) -> dict[str, Any]:
+        """Plays an episode again and gives what its last reset or step gave."""
+        answer = self.with_generator(self.reset, call["reset"])
+        for step in call["steps"]:
+            answer = self.with_generator(self.step, step)
+        return answer
+
     def ask(self, call: dict[str, Any]) -> dict[str, Any]:
         """Answers a question; the episode stays as it is, but an expert may advance."""
-        env, text = self.text_env, call.get("text", "")
-        answers: dict[str, Callable[[], Any]] = {
-            "actions": env.list_actions,
-            "admissible": lambda: bool(env.is_admissible(text)),
-            "shown": lambda: env.prompt_observation(text),
-            "solution": lambda: list(env.reference_solution()),
-            "expert": self._new_expert,
-            "advice": lambda: self._advice(call.get("number", 0)),
-        }
-        return {"answer": answers[call["what"]]()}
-
-    def _new_expert(self) -> int:
-        if len(self._experts) >= _EXPERTS:
-            raise ValueError(f"An episode has at most {_EXPERTS} experts.")
-        self._experts.append(self.text_env.expert())
-        return len(self._experts) - 1
-
-    def _advice(self, number: int) -> str:
-        if not 0 <= number < len(self._experts):
-            raise ValueError(f"This episode has no expert {number}: ask for a new one.")
-        return self._experts[number]()
-
-    def replay(self, call: dict[str, Any]) -> dict[str, Any]:
-        """Plays an episode again and gives what its last reset or step gave."""
-        answer: dict[str, Any] = {}
-        for entry in call["journal"]:
-            if "what" in entry:
-                with suppress(Exception):  # it may be refused, as when it was first asked
-                    self.with_generator(self.ask, entry)
-            else:
-                answer = self.with_generator(self.step if "action" in entry else self.reset, entry)
-        return answer
+        env, experts, number = self.text_env, self._experts, call["number"]
+        answer: Any
+        match call["what"]:
+            case "actions":
+                answer = env.list_actions()
+            case "admissible":
+                answer = bool(env.is_admissible(call["text"]))
+            case "shown":
+                answer = env.prompt_observation(call["text"])
+            case "solution":
+                answer = list(env.reference_solution())
+            case "expert":
+                if len(experts) >= _EXPERTS:
+                    raise ValueError(f"An episode has at most {_EXPERTS} experts.")
+                experts.append(env.expert())
+                answer = len(experts) - 1
+            case "advice":
+                if number >= len(experts):
+                    raise ValueError(f"This episode has no expert {number}: ask for a new one.")
+                answer = experts[number]()
+        return {"answer": answer}
 
     def with_generator(
         self, method: Callable[[dict[str, Any]], dict[str, Any]], call: dict[str, Any]
     ) -> dict[str, Any]:
         """Calls ``method`` with the client's generator, and adds its new state if it changed."""
         env = self.text_env
-        if call.get("rng") is not None:
+        if "rng" in call:
             set_generator(env.np_random, call["rng"])
-        before = None if call.get("seed") is not None else generator_text(env.np_random)
+        before = None if "seed" in call else generator_text(env.np_random)
         answer = method(call)
         after = generator_text(env.np_random)
         if after != before:
@@ -191,26 +194,38 @@ class Host:
         self._probes: OrderedDict[str, Hosted] = OrderedDict()
 
     def answer(self, call: dict[str, Any]) -> tuple[int, bytes]:
-        """Status and JSON of a call's answer; whatever is raised becomes problem details."""
+        """Status and JSON of a call's answer; whatever is raised becomes an answer, too."""
         try:
-            return OK, json.dumps(getattr(self, f"_{call['op']}")(call)).encode()
-        except RefusedError as refusal:
-            return REFUSED, ProblemError(REFUSED, str(refusal), exception=refusal.kind).content()
-        except (Exception, SystemExit, KeyboardInterrupt) as error:  # the environment's own
-            log.warning("%s failed", call.get("op"), exc_info=True)
-            self.drop(call.get("session", ""))
-            reason = f"it raised {type(error).__name__}: {str(error)[:300]}"
-            return LOST, ProblemError(LOST, reason).content()
-
-    def drop(self, session: str) -> None:
-        hosted = self._hosted.pop(session, None)
-        if hosted is not None:
             try:
-                hosted.env.close()
-            except Exception:  # it is not needed any more
-                return
+                answer = self._execute(call)
+            except _HARMLESS.get(call["op"], ()) as error:
+                raise RefusedError(error) from error
+            return OK, json.dumps(answer).encode()
+        except RefusedError as refusal:
+            said = {"detail": str(refusal), "exception": refusal.kind}
+            return REFUSED, json.dumps(said).encode()
+        except (Exception, SystemExit, KeyboardInterrupt) as error:  # the environment's own
+            log.warning("%s failed", call["op"], exc_info=True)
+            self._drop(call.get("session", ""))
+            reason = f"it raised {type(error).__name__}: {str(error)[:300]}"
+            return LOST, json.dumps({"detail": reason}).encode()
 
-    # --- without a session ---------------------------------------------------------------------------
+    def _execute(self, call: dict[str, Any]) -> dict[str, Any]:
+        op = call["op"]
+        match op:
+            case "describe" | "tasks" | "task":
+                answer: dict[str, Any] = getattr(self._probe(call), op)(call)
+                return answer
+            case "make":
+                self._hosted[call["session"]] = _make(call)
+                return {}
+            case "drop":
+                self._drop(call["session"])
+                return {}
+        hosted = self._hosted[call["session"]]
+        if op == "restore":
+            return hosted.restore(call)
+        return hosted.with_generator(getattr(hosted, op), call)
 
     def _probe(self, call: dict[str, Any]) -> Hosted:
         key = repr((call["env_id"], sorted(call["kwargs"].items())))
@@ -221,42 +236,13 @@ class Host:
             self._probes.popitem(last=False)[1].env.close()
         return self._probes[key]
 
-    def _describe(self, call: dict[str, Any]) -> dict[str, Any]:
-        return self._probe(call).describe(call["env_id"])
-
-    def _tasks(self, call: dict[str, Any]) -> dict[str, Any]:
-        tasks = self._probe(call).text_env.tasks
-        ids = list(tasks.ids[call["offset"] : call["offset"] + call["limit"]])
-        return {"ids": ids, "num_tasks": len(tasks), "fingerprint": tasks.fingerprint}
-
-    def _task(self, call: dict[str, Any]) -> dict[str, Any]:
-        tasks = self._probe(call).text_env.tasks
-        try:
-            task = tasks[call["task_id"]]
-        except KeyError as error:
-            raise RefusedError(error) from error
-        return {"id": task.id, "type": task.type, "instruction": task.instruction}
-
-    # --- of a session --------------------------------------------------------------------------------
-
-    def _make(self, call: dict[str, Any]) -> dict[str, Any]:
-        self._hosted[call["session"]] = _make(call)
-        return {}
-
-    def _drop(self, call: dict[str, Any]) -> dict[str, Any]:
-        self.drop(call["session"])
-        return {}
-
-    def _play(self, call: dict[str, Any]) -> dict[str, Any]:
-        hosted = self._hosted[call["session"]]
-        try:
-            if call["op"] == "replay":
-                return hosted.replay(call)
-            return hosted.with_generator(getattr(hosted, call["op"]), call)
-        except _HARMLESS[call["op"]] as error:
-            raise RefusedError(error) from error
-
-    _reset = _step = _replay = _ask = _play
+    def _drop(self, session: str) -> None:
+        hosted = self._hosted.pop(session, None)
+        if hosted is not None:
+            try:
+                hosted.env.close()
+            except Exception:  # it is not needed any more
+                return
 
 
 def _make(call: dict[str, Any]) -> Hosted:
@@ -273,22 +259,32 @@ def _make(call: dict[str, Any]) -> Hosted:
 # --- the process -------------------------------------------------------------------------------------
 
 
-def serve(connection: Connection, host: Host) -> None:
-    """Answers calls until the other end is closed; an empty message says that it begins with new ones."""
-    connection.send_bytes(b"")
-    with suppress(EOFError):
-        while calls := json.loads(connection.recv_bytes()):
-            connection.send_bytes(b"")
-            for call in calls:
-                connection.send_bytes(b"%d%b" % host.answer(call))
+def serve(lines: Iterable[bytes], answers: BinaryIO) -> None:
+    """Answers calls, a line each; an empty one says that it begins with what came together."""
+
+    def say(line: bytes) -> None:
+        answers.write(line + b"\n")
+        answers.flush()
+
+    host = Host()
+    say(b"")
+    for line in lines:
+        say(b"")
+        for call in json.loads(line):
+            say(b"%d%b" % host.answer(call))
 
 
-def _prepare(settings: dict[str, Any]) -> None:
+def main() -> None:
+    logging.basicConfig(format="worker: %(message)s", level=logging.WARNING)
+    settings = json.loads(sys.argv[1])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":  # a worker that hangs would not see that its gateway is gone
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != settings["parent"]:
             sys.exit("The gateway is gone already.")
+    lines, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)  # what an environment prints is not an answer
     if settings["memory_mb"]:
         import resource
@@ -297,10 +293,4 @@ def _prepare(settings: dict[str, Any]) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
     for name in settings["modules"]:
         import_named(name)
-
-
-def main() -> None:
-    logging.basicConfig(format="worker: %(message)s", level=logging.WARNING)
-    descriptor, settings = sys.argv[1:]
-    _prepare(json.loads(settings))
-    serve(Connection(int(descriptor)), Host())
+    serve(lines, answers)

@@ -5,25 +5,23 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import multiprocessing
 import os
-import subprocess
 import sys
 import time
+from asyncio.subprocess import PIPE, Process
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from env_servers.gateway.worker import Host
+from env_servers.gateway.worker import LOST, OK, Host
 from env_servers.problems import ProblemError
 
 _READY_SECONDS = 180.0
 """for Python to start and to import what the environments need"""
-_AT_ONCE = 1 << 16
-"""bytes that the connection to a worker takes without waiting for it"""
-_CHECK_SECONDS = 0.25
+_LONGEST_LINE = 1 << 30
+"""bytes of an answer"""
 _LONGEST_PAUSE = 30.0
 _PLACE_SECONDS = 10.0
 """how long a call waits for a worker to be replaced"""
@@ -33,12 +31,9 @@ _PROGRAM = "from env_servers.gateway.worker import main; main()"
 
 log = logging.getLogger("env_servers")
 
-Answer = tuple[int, bytes]
-"""status and JSON"""
-
 
 class EnvironmentDiedError(Exception):
-    """The call killed its worker, or had to be stopped; the message states what happened."""
+    """The environment raised, killed its worker, or had to be stopped; the message states what happened."""
 
 
 class WorkerGoneError(Exception):
@@ -50,166 +45,153 @@ class _Call:
     body: dict[str, Any]
     seconds: float
     """the longest that it may be executed"""
-    answer: asyncio.Future[Answer]
+    answer: asyncio.Future[bytes]
+
+
+def _settle(answer: asyncio.Future[bytes], status: int, content: bytes) -> None:
+    if answer.done():  # whoever asked has hung up
+        return
+    if status == OK:
+        answer.set_result(content)
+        return
+    said = json.loads(content)
+    lost = EnvironmentDiedError(said["detail"])
+    answer.set_exception(lost if status == LOST else ProblemError(status, **said))
 
 
 class Worker:
     """A worker process.
 
-    It gets the calls that wait in one message when it has answered the last, says that it begins, and
+    It gets the calls that wait in one line when it has answered the last, says that it begins, and
     answers one after the other. So the first call without an answer is the one that is being executed,
     and the one to blame when the worker dies or hangs.
-
-    Args:
-        on_gone: called once when the process is gone.
-        modules: those that register environments; imported in the process.
-        memory_mb: its address space; 0: no limit.
     """
 
-    def __init__(
-        self, on_gone: Callable[[Worker], None], modules: Sequence[str] = (), memory_mb: int = 0
-    ) -> None:
-        self._on_gone = on_gone
-        self._waiting: list[_Call] = []
-        self._sent: deque[_Call] = deque()
-        self._begun = False
-        """the worker has read what was sent"""
-        self._since = time.monotonic()
-        """when it last said something"""
-        self._kill_reason = ""
-        self._closing = False
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._calls: deque[_Call] = deque()
+        self._wake = asyncio.Event()
+        """there are calls, or the process has ended"""
+        self._running: _Call | None = None
         self.sessions = 0
         """environments placed here"""
-        self.ready = False
-        self.gone = False
-        self._connection, theirs = multiprocessing.Pipe()
-        settings = {"modules": list(modules), "memory_mb": memory_mb, "parent": os.getpid()}
-        arguments = [str(theirs.fileno()), json.dumps(settings)]
-        with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _PROGRAM, *arguments],
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self._connection.fileno(), self._receive)
-        os.set_blocking(self._connection.fileno(), True)  # uvloop has made it non-blocking
+        self.ready = self.gone = False
 
     @property
     def pending(self) -> int:
-        return len(self._sent) + len(self._waiting)
+        return len(self._calls)
 
-    def call(self, body: dict[str, Any], seconds: float) -> asyncio.Future[Answer]:
-        """Asks for a call to be executed. The future gives its status and answer.
+    def call(self, body: dict[str, Any], seconds: float) -> asyncio.Future[bytes]:
+        """Asks for a call to be executed; the future gives the JSON of its answer.
 
-        It raises ``EnvironmentDiedError`` when this call killed the worker or took longer than
-        ``seconds``, ``WorkerGoneError`` when another one did.
+        It raises ``ProblemError`` when the environment refused, ``EnvironmentDiedError`` when it raised,
+        killed the worker or took longer than ``seconds``, ``WorkerGoneError`` when another one did.
         """
-        answer: asyncio.Future[Answer] = self._loop.create_future()
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         if self.gone:
             answer.set_exception(WorkerGoneError())
-            return answer
-        if not self._waiting:  # the calls of one request are sent together
-            self._loop.call_soon(self._send)
-        self._waiting.append(_Call(body, seconds, answer))
+        else:
+            self._calls.append(_Call(body, seconds, answer))
+            self._wake.set()
         return answer
 
-    def _send(self) -> None:
-        """Sends the calls that wait, if the worker has nothing to do."""
-        if not self.ready or self.gone or self._sent or not self._waiting:
-            return
-        self._sent.extend(self._waiting)
-        self._waiting.clear()
-        self._begun, self._since = False, time.monotonic()
-        message = json.dumps([call.body for call in self._sent]).encode()
-        if len(message) <= _AT_ONCE:
-            self._write(message)
-        else:
-            self._loop.run_in_executor(None, self._write, message)
-
-    def _write(self, message: bytes) -> None:
-        with suppress(OSError, TypeError):  # it has died, as reading shows, or is closed already
-            self._connection.send_bytes(message)
-
-    def _receive(self) -> None:
-        """Takes a message: an answer, or nothing, by which the worker says that it begins."""
+    async def run(self) -> str:
+        """Gives the process calls until it has died; how it died."""
+        ended = asyncio.create_task(self._process.wait())
+        ended.add_done_callback(lambda _: self._wake.set())
+        reason = ""
         try:
-            message = self._connection.recv_bytes()
-        except (EOFError, OSError):
-            self._bury()
-            return
-        self._since = time.monotonic()
-        if message:
-            answer = self._sent.popleft().answer
-            if not answer.done():
-                answer.set_result((int(message[:3]), message[3:]))
-        else:
-            self.ready, self._begun = True, bool(self._sent)
-        if not self._sent:
-            self._send()
-
-    def _bury(self) -> None:
-        """Fails the calls without an answer, and waits for the process to end."""
-        self.gone = True
-        self._loop.remove_reader(self._connection.fileno())
-        self._connection.close()
-        self.process.kill()
-        code = self.process.wait()
-        how = f"its process was killed by signal {-code}" if code < 0 else "its process ended"
-        reason = self._kill_reason or how
-        if not self._closing:
-            event = {"event": "worker died", "pid": self.process.pid, "reason": reason}
-            log.warning(json.dumps(event))
-        guilty = self._sent[0] if self._sent and self._begun else None
-        for call in (*self._sent, *self._waiting):
-            if not call.answer.done():
-                blamed = call is guilty
+            await self._execute()
+        except TimeoutError:
+            slow = f"it took longer than {self._calls[0].seconds:g} s" if self.ready else ""
+            reason = slow or "it did not start"
+        except EOFError:
+            pass
+        finally:
+            self.gone = True
+            with suppress(ProcessLookupError):
+                self._process.kill()
+            code = await ended
+            how = f"its process was killed by signal {-code}" if code < 0 else "its process ended"
+            reason = reason or how
+            for call in self._calls:
+                blamed = call is self._running
                 error = EnvironmentDiedError(reason) if blamed else WorkerGoneError()
-                call.answer.set_exception(error)
-        self._on_gone(self)
+                if not call.answer.done():
+                    call.answer.set_exception(error)
+        return reason
 
-    def check(self) -> None:
-        """Kills the process when it hangs. To be called now and then."""
-        if self.gone or (self.ready and not self._sent):
-            return
-        limit = self._sent[0].seconds if self.ready else _READY_SECONDS
-        if time.monotonic() - self._since > limit:
-            slow = f"it took longer than {limit:g} s"
-            self._kill_reason = slow if self.ready else "it did not start"
-            self.process.kill()
+    async def _execute(self) -> None:
+        assert self._process.stdin is not None
+        await self._line(_READY_SECONDS)
+        self.ready = True
+        while True:
+            await self._wake.wait()  # the calls of one request come together
+            self._wake.clear()
+            if not self._calls:
+                raise EOFError
+            together = len(self._calls)
+            bodies = [call.body for call in self._calls]
+            self._process.stdin.write(json.dumps(bodies).encode() + b"\n")
+            await self._line(self._calls[0].seconds)
+            for _ in range(together):
+                self._running = self._calls[0]
+                line = await self._line(self._running.seconds)
+                _settle(self._calls.popleft().answer, int(line[:3]), line[3:])
+            self._running = None
 
-    def close(self) -> None:
-        self._closing = True
-        if not self.gone:
-            self._bury()
+    async def _line(self, seconds: float) -> bytes:
+        assert self._process.stdout is not None
+        async with asyncio.timeout(seconds):
+            line = await self._process.stdout.readline()
+        if not line.endswith(b"\n"):
+            raise EOFError
+        return line
 
 
 class Fleet:
-    """A fixed number of workers; one that dies is replaced."""
+    """A fixed number of workers; one that dies is replaced.
+
+    Args:
+        modules: those that register environments; imported in each process.
+        memory_mb: the address space of a process; 0: no limit.
+    """
 
     def __init__(self, size: int, modules: Sequence[str] = (), memory_mb: int = 0) -> None:
         self._size, self._modules, self._memory_mb = size, list(modules), memory_mb
         self.workers: list[Worker] = []
         self.deaths = 0
         """workers that died unasked"""
-        self._fruitless = 0
-        """workers in a row that died before they were ready"""
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._closed = False
 
-    async def start(self) -> None:
-        for _ in range(self._size):
-            self._add()
-        self._run(self._watch())
+    async def run(self) -> None:
+        """Keeps the workers running, until it is cancelled."""
+        await asyncio.gather(*(self._keep_one() for _ in range(self._size)))
 
-    def _add(self) -> None:
-        self.workers.append(Worker(self._on_gone, self._modules, self._memory_mb))
-
-    def _run(self, job: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(job)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    async def _keep_one(self) -> None:
+        settings = {"modules": self._modules, "memory_mb": self._memory_mb, "parent": os.getpid()}
+        command = [sys.executable, "-P", "-c", _PROGRAM, json.dumps(settings)]
+        fruitless = 0
+        while True:
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *command, stdin=PIPE, stdout=PIPE, start_new_session=True, limit=_LONGEST_LINE
+                )
+            except OSError as error:  # the machine has no room for a process just now
+                log.error("No worker could be started: %s", error)
+                await asyncio.sleep(_LONGEST_PAUSE)
+                continue
+            worker = Worker(process)
+            self.workers.append(worker)
+            try:
+                reason = await worker.run()
+            finally:
+                self.workers.remove(worker)
+            self.deaths += 1
+            event = {"event": "worker died", "pid": process.pid, "reason": reason}
+            log.warning(json.dumps(event))
+            fruitless = 0 if worker.ready else fruitless + 1
+            if fruitless:
+                await asyncio.sleep(min(_LONGEST_PAUSE, 0.5 * 2.0**fruitless))
 
     async def place(self) -> Worker:
         """The worker for one more environment: the one with the fewest."""
@@ -226,73 +208,27 @@ class Fleet:
     def ready(self) -> int:
         return sum(worker.ready for worker in self.workers)
 
-    def _on_gone(self, worker: Worker) -> None:
-        self.workers = [other for other in self.workers if other is not worker]
-        if self._closed:
-            return
-        self.deaths += 1
-        self._fruitless = 0 if worker.ready else self._fruitless + 1
-        pause = min(_LONGEST_PAUSE, 0.5 * 2.0**self._fruitless) if self._fruitless else 0.0
-        self._run(self._replace(pause))
 
-    async def _replace(self, pause: float) -> None:
-        await asyncio.sleep(pause)
-        while not self._closed:
-            try:
-                self._add()
-                return
-            except OSError as error:  # the machine has no room for a process just now
-                log.error("No worker could be started: %s", error)
-                await asyncio.sleep(_LONGEST_PAUSE)
-
-    async def _watch(self) -> None:
-        while True:
-            await asyncio.sleep(_CHECK_SECONDS)
-            for worker in self.workers:
-                worker.check()
-
-    async def close(self) -> None:
-        self._closed = True
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        for worker in list(self.workers):
-            worker.close()
-        while self.workers:
-            await asyncio.sleep(0.01)
-
-
-class LocalWorker:
-    """Executes a call in this process, at once: for environments that are known not to hang or to die.
+class LocalFleet:
+    """Executes calls in this process, at once: for environments that are known not to hang or to die.
 
     No other request is answered meanwhile, and nothing stops an environment that takes too long.
     """
 
+    ready, deaths, gone = 1, 0, False
+
     def __init__(self) -> None:
         self._host = Host()
         self.sessions = 0
-        self.gone = False
 
-    def call(self, body: dict[str, Any], seconds: float) -> asyncio.Future[Answer]:
-        """The status and the answer of a call, in a future that is done."""
-        future = asyncio.get_running_loop().create_future()
-        future.set_result(self._host.answer(body))
-        return future
+    def call(self, body: dict[str, Any], seconds: float) -> asyncio.Future[bytes]:
+        """The answer to a call, in a future that is done."""
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        _settle(answer, *self._host.answer(body))
+        return answer
 
+    async def place(self) -> LocalFleet:
+        return self
 
-class LocalFleet:
-    """One worker, which is this process."""
-
-    ready, deaths = 1, 0
-
-    def __init__(self) -> None:
-        self._worker = LocalWorker()
-
-    async def start(self) -> None:
+    async def run(self) -> None:
         """Does nothing: there is no process to start."""
-
-    async def place(self) -> LocalWorker:
-        return self._worker
-
-    async def close(self) -> None:
-        """Does nothing: there is no process to end."""

@@ -48,6 +48,10 @@ class UnknownSessionError(SessionLostError):
     """The gateway does not know the session."""
 
 
+class OutOfStepError(SessionLostError):
+    """The gateway is not where the client's episode is, as when a worker died of another environment."""
+
+
 class ServerUnavailableError(ConnectionError):
     """The gateway cannot be reached, or does not let this client in; the message states what to do."""
 

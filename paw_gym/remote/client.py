@@ -19,6 +19,7 @@ from paw_gym.internals.http import BUSY, HttpError, JsonClient
 from paw_gym.internals.naming import UnknownTaskError
 from paw_gym.prompts import PromptTemplate, builtin_templates
 from paw_gym.remote import (
+    OutOfStepError,
     RemoteError,
     ServerUnavailableError,
     SessionLostError,
@@ -194,7 +195,9 @@ class GatewayClient:
         said, kind = str(answer.get("detail", "")), _KINDS.get(str(answer.get("exception")))
         if status == 404:
             return UnknownSessionError(f"{said} Call reset() to begin a new episode.")
-        if status in (409, 410):
+        if status == 409:
+            return OutOfStepError(said)
+        if status == 410:
             return SessionLostError(said)
         if status in BUSY:
             return ServerUnavailableError(f"{self.url}: {said}")

@@ -16,6 +16,7 @@ import gymnasium as gym
 from paw_gym.core import INFO_KEYS, Outcome, Task, TextEnv
 from paw_gym.internals.printable import encodable
 from paw_gym.remote import (
+    OutOfStepError,
     RemoteError,
     ServerUnavailableError,
     SessionLostError,
@@ -82,6 +83,9 @@ class RemoteEnv(TextEnv):
         self._server_generator: str | None = None
         """state of the generator over there, if it is known"""
         self._journal: dict[str, Any] = {}
+        """the reset and the steps since, which make the same state again"""
+        self._has_expert = False
+        """over there, with a state that playing again does not bring back"""
         self._shown: OrderedDict[str, str] = OrderedDict()
         self._ahead: tuple[Any, dict[str, Any] | Exception] | None = None
         self.client.keep(self._held)
@@ -144,6 +148,9 @@ class RemoteEnv(TextEnv):
             try:
                 return self._take(call, self.client.call(self._of_session(call)))
             except SessionLostError as error:
+                if isinstance(error, OutOfStepError) and not (last or reopen or self._has_expert):
+                    self._play_again(self._journal)
+                    continue
                 self._lose(error)
                 if last or not reopen or not isinstance(error, UnknownSessionError):
                     raise
@@ -179,6 +186,7 @@ class RemoteEnv(TextEnv):
             "reset": {k: v for k, v in call.items() if k not in ("op", "session")},
             "steps": [],
         }
+        self._has_expert = False
         info = answer["info"]
         self._task = Task(info["task_id"], info["instruction"], info["task_type"])
         self._steps, self._over = 0, False
@@ -263,6 +271,8 @@ class RemoteEnv(TextEnv):
         if isinstance(answer, UnknownSessionError) and call["op"] == "reset":
             self._lose(answer)
             return None
+        if isinstance(answer, OutOfStepError):  # asking again restores it
+            return None
         if isinstance(answer, Exception):
             if isinstance(answer, SessionLostError):
                 self._lose(answer)
@@ -317,6 +327,7 @@ class RemoteEnv(TextEnv):
     def expert(self) -> Callable[[], str]:
         """The environment's expert, which stays with it: each action is asked for."""
         number = self._ask({"op": "ask", "what": "expert"})["answer"]
+        self._has_expert = True
         return lambda: str(self._ask({"op": "ask", "what": "advice", "number": number})["answer"])
 
     # --- save and restore ----------------------------------------------------------------------------
@@ -326,16 +337,19 @@ class RemoteEnv(TextEnv):
 
     def _set_state(self, state: Any) -> None:
         """Has the episode played again over there: states are small, and no code travels."""
-        journal = copy.deepcopy(state["journal"])
-        before = generator_text(self.np_random)
-        over, self._ahead = self._over, None
+        self._ahead = None
+        self._play_again(copy.deepcopy(state["journal"]))
+        self._shown = OrderedDict(state["shown"])
+
+    def _play_again(self, journal: dict[str, Any]) -> None:
+        before, over = generator_text(self.np_random), self._over
         answer = self._ask({"op": "restore", **journal}, reopen=True)
         if before is not None:
             set_generator(self.np_random, before)
         self._over, self._journal = over, journal
-        self._shown = OrderedDict(state["shown"])
         if self._outcome(answer) != self._last:
-            raise RemoteError(
+            self._over = True
+            raise SessionLostError(
                 "Played again, the episode went another way: this environment is not deterministic."
             )
 

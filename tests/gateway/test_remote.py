@@ -114,8 +114,8 @@ def test_a_pool_asks_all_of_them_in_one_request(
     there.close()
 
 
-def test_in_a_pool_a_failure_takes_one_episode(gateway: RunningGateway) -> None:
-    pool = EnvPool("paw_gym/Remote-v0", 1, 4, url=gateway.url, remote_id="tests/Trouble-v0")
+def test_in_a_pool_a_failure_takes_one_episode(lone: RunningGateway) -> None:
+    pool = EnvPool("paw_gym/Remote-v0", 1, 4, url=lone.url, remote_id="tests/Trouble-v0")
     for fatal in ("raise", "exit"):
         active = pool.reset()
         wrap = pool.env_of(active[0]).response_for
@@ -232,6 +232,32 @@ def test_errors_say_what_to_do(gateway: RunningGateway) -> None:
         env.reset(options={"task_index": 12})
     with pytest.raises(TypeError, match="str"):
         env.step(3)
+
+
+def test_an_episode_goes_on_though_its_worker_died_of_another(lone: RunningGateway) -> None:
+    """Its observations and its generator are those of one that nothing happened to; or it is told."""
+    envs = [make_remote(lone.url, "tests/Dice-v0") for _ in range(4)]
+    here, *there, with_expert = envs
+    other, whim = (make_remote(lone.url, "tests/Trouble-v0") for _ in range(2))
+    for env in (*envs, other, whim):
+        env.reset(seed=7)
+    with_expert.expert()
+    first, *_ = [env.step("roll") for env in envs]
+    expected = [first, here.step("roll")]
+    whim.step("whim")
+    with pytest.raises(SessionLostError):
+        other.step("exit")
+    assert all(env.step("roll") == expected[1] for env in there)
+    assert [here.step("roll") for _ in "12"] == [there[0].step("roll") for _ in "12"]
+    assert there[1].np_random.random() != there[0].np_random.random()
+    with pytest.raises(SessionLostError, match="another way"):
+        whim.step("next")
+    with pytest.raises(SessionLostError, match="reset"):
+        with_expert.step("roll")
+    with_expert.reset(seed=7)
+    assert with_expert.step("roll") == expected[0]
+    for env in (*envs, other, whim):
+        env.close()
 
 
 def test_a_replayed_state_that_differs_is_told(gateway: RunningGateway) -> None:
