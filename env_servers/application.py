@@ -13,7 +13,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import Response
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 
@@ -57,12 +57,6 @@ Whole = Annotated[
 Item = TypeVar("Item")
 Many = Annotated[list[Item], Field(fail_fast=True)]
 """a list of which only the first mistake is reported: the next million cost nothing"""
-Text = Annotated[
-    str,
-    Field(max_length=500_000),
-    WithJsonSchema({"type": "string", "description": "At most 500,000 characters."}),
-]
-"""a long text; its bound stays out of the schema, from which tools make texts of that length"""
 Model = TypeVar("Model", bound=BaseModel)
 Page = Callable[[int, str], Response]
 """renders a status and a sentence for people"""

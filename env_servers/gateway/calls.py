@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from env_servers.application import Many, Text, Whole
+from env_servers.application import Many, Whole
 
 _Plain = ConfigDict(extra="forbid", strict=True)
 Name = Annotated[str, Field(min_length=1, max_length=200)]
@@ -93,7 +93,8 @@ class Action(BaseModel):
     """An action."""
 
     model_config = _Plain
-    action: Text
+    action: str
+    """at most 500,000 characters"""
     rng: Generator | None = None
     """the state of the generator, if the client has sampled from it"""
 
@@ -111,7 +112,7 @@ class Ask(OfSession):
 
     op: Literal["ask"]
     what: Literal["actions", "admissible", "shown", "solution", "expert", "advice"]
-    text: Text = ""
+    text: str = ""
     number: Whole = Field(default=0, ge=0, lt=2**31)
     rng: Generator | None = None
 

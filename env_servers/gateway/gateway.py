@@ -29,6 +29,8 @@ _ATTEMPTS = 5
 """how often a call is tried whose worker dies of another's"""
 _DESCRIPTIONS = 256
 """kept"""
+_LONGEST = 500_000
+"""characters of an action"""
 _DROP_SECONDS = 30.0
 
 log = logging.getLogger("env_servers")
@@ -239,6 +241,8 @@ class Gateway:
             raise _no_episode()
         if isinstance(call, asked.Ask):
             return await self._execute(session, body)
+        if len(call.action) > _LONGEST:
+            raise ProblemError(REFUSED, f"An action has at most {_LONGEST:,} characters.")
         if call.at is not None and call.at != session.steps:
             if call == session.taken:
                 return session.last  # sent again, because the answer did not arrive

@@ -31,8 +31,6 @@ _CALLS = 512
 """in one request"""
 _BYTES = 4_000_000
 """of calls in one request, unless one alone has more; a gateway reads four times as many"""
-_MALFORMED = frozenset({400, 413, 422})
-"""statuses of a request that was refused for what a call of it holds; nothing of it was done"""
 _PAGE = 10_000
 """task ids in one answer"""
 _PATIENCE = 120.0
@@ -49,14 +47,6 @@ _KINDS: dict[str, type[Exception]] = {
     "StopIteration": StopIteration,
 }
 """what the environment raised for a wrong argument is raised here, too"""
-
-
-class _MalformedError(RemoteError):
-    """A request was refused because of its content."""
-
-    def __init__(self, status: int, said: str) -> None:
-        super().__init__(said)
-        self.result = {"status": status, "answer": {"detail": said}}
 
 
 @dataclass(frozen=True)
@@ -128,40 +118,27 @@ class GatewayClient:
         """The answers to many calls, each for a different session, or what ``call`` would raise."""
         answers: list[dict[str, Any] | Exception] = []
         for part in _parts(calls):
-            answers.extend(self._exchange(part))
+            try:
+                answers += self._exchange(part)
+            except (ServerUnavailableError, RemoteError) as error:
+                answers += [error] * len(part)
         return answers
 
     def _exchange(self, calls: list[dict[str, Any]]) -> list[dict[str, Any] | Exception]:
-        answers: dict[int, dict[str, Any] | Exception] = {}
-        open_calls = list(range(len(calls)))
-        for attempt in range(_ATTEMPTS):
-            results = self._post([calls[i] for i in open_calls])
-            busy = []
-            for i, result in zip(open_calls, results, strict=True):
-                if result["status"] in BUSY and attempt < _ATTEMPTS - 1:
-                    busy.append((i, float(result["answer"].get("retry_after", 1))))
-                else:
-                    answers[i] = self._outcome(result)
+        results = self._post(calls)
+        for _ in range(_ATTEMPTS - 1):
+            busy = [i for i, result in enumerate(results) if result["status"] in BUSY]
             if not busy:
                 break
-            open_calls = [i for i, _ in busy]
-            time.sleep(min(10.0, max(pause for _, pause in busy)))
-        return [answers[i] for i in range(len(calls))]
+            pauses = [float(results[i]["answer"].get("retry_after", 1)) for i in busy]
+            time.sleep(min(10.0, max(pauses)))
+            for i, result in zip(busy, self._post([calls[i] for i in busy]), strict=True):
+                results[i] = result
+        return [self._outcome(result) for result in results]
 
     def _post(self, calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
         given_up, self._abandoned = self._abandoned[:_CALLS], self._abandoned[_CALLS:]
-        closing = [{"op": "close", "session": session} for session in given_up]
-        return self._results([*calls, *closing])[: len(calls)]
-
-    def _results(self, calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The result of each call: a call that the gateway refuses must not cost the others theirs."""
-        try:
-            return self._request(calls)
-        except _MalformedError as error:
-            if len(calls) == 1:
-                return [error.result]
-        half = len(calls) // 2
-        return self._results(calls[:half]) + self._results(calls[half:])
+        return self._request([*calls, *_closing(given_up)])[: len(calls)]
 
     def _request(self, calls: list[dict[str, Any]], insist: bool = True) -> list[dict[str, Any]]:
         try:
@@ -183,8 +160,6 @@ class GatewayClient:
                 f"{said} Give the server's token as token='...', or in the environment variable "
                 "PAW_GATEWAY_TOKEN."
             )
-        if error.status in _MALFORMED:
-            return _MalformedError(error.status, said)
         busy = error.status in BUSY or error.status >= 500
         return ServerUnavailableError(said) if busy else RemoteError(said)
 
@@ -214,9 +189,8 @@ class GatewayClient:
     def close_all(self) -> None:
         """Closes all sessions, if the gateway answers at once; otherwise they expire."""
         sessions = [*self._abandoned, *(name for held in self._held.values() for name in held)]
-        calls = [{"op": "close", "session": session} for session in sessions]
         with suppress(ServerUnavailableError, RemoteError):
-            for part in _parts(calls):
+            for part in _parts(_closing(sessions)):
                 self._request(part, insist=False)
 
     # --- what it serves ------------------------------------------------------------------------------
@@ -265,6 +239,10 @@ class GatewayClient:
         """Asks again what the gateway serves, from the next environment on."""
         self._described.clear()
         self._task_sets.clear()
+
+
+def _closing(sessions: Sequence[str]) -> list[dict[str, Any]]:
+    return [{"op": "close", "session": session} for session in sessions]
 
 
 def _named(env_id: str, kwargs: dict[str, Any]) -> str:

@@ -207,27 +207,11 @@ class RemoteEnv(TextEnv):
             call["progress"] = self.progress
         return call
 
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Applies an action; see ``TextEnv.step``."""
-        if not isinstance(action, str):
-            raise TypeError(f"An action is a str, got {type(action).__name__}: {action!r:.80}")
-        if self._task is None or self._over:
-            what = "No episode was started" if self._task is None else "The episode is over"
-            raise RuntimeError(f"{what}: call reset() before the next step().")
+    def _act(self, action: str) -> Outcome:
         call = self._step_call(action)
         answer = self._fetched(call) or self._ask(call)
-        entry = {"action": call["action"], **({"rng": call["rng"]} if "rng" in call else {})}
-        self._journal["steps"].append(entry)
-        self._steps += 1
-        self._last = self._outcome(answer)
-        self._over = self._last.terminated or self._last.truncated
-        return (
-            self._last.observation,
-            self._last.reward,
-            self._last.terminated,
-            self._last.truncated,
-            self._info(self._last),
-        )
+        self._journal["steps"].append({k: call[k] for k in ("action", "rng") if k in call})
+        return self._outcome(answer)
 
     def _step_call(self, action: str) -> dict[str, Any]:
         return {"op": "step", "action": encodable(action), "at": self._steps}
@@ -256,9 +240,6 @@ class RemoteEnv(TextEnv):
 
     def _start(self, task: Task) -> Outcome:
         raise NotImplementedError("A remote environment starts its episodes in reset().")
-
-    def _act(self, action: str) -> Outcome:
-        raise NotImplementedError("A remote environment acts in step().")
 
     # --- ahead of being asked ------------------------------------------------------------------------
 
@@ -368,7 +349,7 @@ def _abandon(client: GatewayClient, held: list[str], process: int) -> None:
 
 def _fetch(client: GatewayClient, asked: list[tuple[RemoteEnv, dict[str, Any]]]) -> None:
     without = [(env, call) for env, call in asked if call["op"] == "reset" and not env._held]
-    answers = _answers(client, [env._open_call() for env, _ in without])
+    answers = client.calls([env._open_call() for env, _ in without])
     for (env, call), answer in zip(without, answers, strict=True):
         try:
             if isinstance(answer, Exception):
@@ -378,16 +359,7 @@ def _fetch(client: GatewayClient, asked: list[tuple[RemoteEnv, dict[str, Any]]])
             env._ahead = (call, error)
     open_ = [(env, call) for env, call in asked if env._held]
     calls = [env._of_session(dict(call)) for env, call in open_]
-    for (env, call), sent, answer in zip(open_, calls, _answers(client, calls), strict=True):
+    for (env, call), sent, answer in zip(open_, calls, client.calls(calls), strict=True):
         if not isinstance(answer, Exception):
             answer["sent"] = sent
         env._ahead = (call, answer)
-
-
-def _answers(
-    client: GatewayClient, calls: list[dict[str, Any]]
-) -> Sequence[dict[str, Any] | Exception]:
-    try:
-        return client.calls(calls)
-    except (ServerUnavailableError, RemoteError) as error:
-        return [error] * len(calls)
