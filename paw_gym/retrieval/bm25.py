@@ -21,19 +21,15 @@ import numpy as np
 
 from paw_gym.internals.files import user_path
 from paw_gym.retrieval.analysis import analyze
-from paw_gym.retrieval.base import check_top_k
 from paw_gym.retrieval.bm25_index import BM25Index, build_index, decoded_lengths
-from paw_gym.retrieval.corpus import Corpus, CorpusRetriever, CorpusSource
+from paw_gym.retrieval.bm25_kernel import compiled_ranking
+from paw_gym.retrieval.corpus import Corpus, CorpusRetriever, CorpusSource, Ranked
 from paw_gym.retrieval.factory import RETRIEVERS
-from paw_gym.retrieval.index_files import Progress
 
 COMPILED_FROM = 50_000
 """passages from which compiled loops pay for the seconds that compiling takes"""
 LARGEST_K1 = 1e6
 """beyond it, a term's share of a score may be 0 in single precision"""
-
-Ranked = tuple[np.ndarray, np.ndarray]
-"""positions [k] int64 and scores [k] float32, best first, ties by position"""
 
 
 @RETRIEVERS.register("bm25")
@@ -56,7 +52,6 @@ class BM25Retriever(CorpusRetriever):
         k1: float = 0.9,
         b: float = 0.4,
         compiled: bool | None = None,
-        progress: Progress = lambda what, done, total: None,
     ) -> None:
         if not (0 <= k1 <= LARGEST_K1 and 0 <= b <= 1):
             raise ValueError(
@@ -64,15 +59,14 @@ class BM25Retriever(CorpusRetriever):
             )
         self.corpus = Corpus.open(corpus)
         if index is None:
-            self.index = build_index(self.corpus, progress=progress)
+            self.index = build_index(self.corpus)
         else:
             self.index = BM25Index.load(user_path(index), self.corpus.fingerprint)
         self._settings = {"retriever": "bm25", "corpus": self.index.corpus, "k1": k1, "b": b}
         self._scorer = BM25Scorer(self.index, k1, b, compiled)
 
     def rank(self, query: str, top_k: int) -> Ranked:
-        """Positions [k] in the corpus and scores [k] of the best passages of one query."""
-        check_top_k(top_k)
+        """The best passages of one query."""
         return self._scorer.rank(analyze(query), top_k)
 
 
@@ -91,36 +85,42 @@ class BM25Scorer:
             self._inverse = (one / denominator).astype(np.float32)
         if compiled is None:
             compiled = index.size >= COMPILED_FROM and find_spec("numba") is not None
-        self._compiled = None
+        self._compiled = compiled
         if compiled:
-            from paw_gym.retrieval.bm25_kernel import CompiledRanking
+            compiled_ranking()  # a missing package is reported now
+        self._gains = np.zeros(len(index.terms) if compiled else 0, np.float32)
 
-            self._compiled = CompiledRanking(index, self._inverse)
+    def rank(self, terms: Sequence[str], top_k: int) -> tuple[np.ndarray, np.ndarray]:
+        """The best passages for the terms of a query; passages without any of them are left out.
 
-    def rank(self, terms: Sequence[str], top_k: int) -> Ranked:
-        """The best passages for the terms of a query; passages without any of them are left out."""
-        found = []
-        size = self.index.size
+        Returns:
+            Positions [k] int64 and scores [k] float32, best first, ties by position.
+        """
+        index, found = self.index, []
         for term, times in Counter(terms).items():
-            place = self.index.place(term)
+            place = index.place(term)
             if place is not None:
-                start, end = self.index.starts[place : place + 2]
-                idf = np.float32(math.log(1 + (size - (end - start) + 0.5) / (end - start + 0.5)))
-                found.append((np.float32(times) * idf, place, start, end))
+                start, end = index.starts[place : place + 2]
+                idf = math.log(1 + (index.size - (end - start) + 0.5) / (end - start + 0.5))
+                found.append((np.float32(times) * np.float32(idf), place, start, end))
         if not found:
             return np.empty(0, np.int64), np.empty(0, np.float32)
         found.sort(key=lambda entry: -entry[0])  # the same order of summing in both implementations
         weights, *integers = zip(*found, strict=True)
-        places, starts, ends = (np.array(values, np.int64) for values in integers)
-        top_k = min(top_k, size)
-        if self._compiled is None:
-            return self._rank(starts, ends, np.array(weights, np.float32), top_k)
-        return self._compiled(places, starts, ends, np.array(weights, np.float32), top_k)
+        numbers = (np.array(some, np.int64) for some in integers)
+        query: tuple[np.ndarray, ...] = (np.array(weights, np.float32), *numbers)
+        top_k = min(top_k, index.size)
+        if not self._compiled:
+            return self._rank(query, top_k)
+        arrays = (index.passages, index.counts, index.lengths)
+        ranked: tuple[np.ndarray, np.ndarray] = compiled_ranking()(
+            query, arrays, self._inverse, self._gains, top_k
+        )
+        return ranked
 
-    def _rank(
-        self, starts: np.ndarray, ends: np.ndarray, weights: np.ndarray, top_k: int
-    ) -> Ranked:
+    def _rank(self, query: Sequence[np.ndarray], top_k: int) -> tuple[np.ndarray, np.ndarray]:
         """Ranks in plain NumPy, with one sum for each passage."""
+        weights, _, starts, ends = query
         passages, counts, lengths = self.index.passages, self.index.counts, self.index.lengths
         sums = np.zeros(len(lengths), np.float64)
         one = np.float32(1)

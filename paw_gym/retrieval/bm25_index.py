@@ -10,21 +10,24 @@ A folder holds, for N passages, V terms and P postings:
 ``index.json``   the fingerprint of the corpus, and the totals
 
 A posting takes 6 bytes. The weights of BM25 are applied when searching, so k1 and b can be changed freely.
+A shard is an index of consecutive passages, kept until all of them can be merged.
 """
 
 from __future__ import annotations
 
+import shutil
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
+from itertools import starmap
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from paw_gym.internals.files import new_file, write_json
+from paw_gym.internals.files import write_json
 from paw_gym.retrieval.analysis import term_of, words
 from paw_gym.retrieval.corpus import Corpus, text_hash
 from paw_gym.retrieval.index_files import (
@@ -33,9 +36,8 @@ from paw_gym.retrieval.index_files import (
     build_once,
     claim,
     mapped,
-    naming_damage,
     read_meta,
-    reserve,
+    write_array,
 )
 
 FORMAT = "paw-bm25-1"
@@ -89,6 +91,13 @@ class BM25Index:
                 raise DamagedIndexError(folder / f"{name}.npy", reason)
         return cls(**arrays, corpus=meta["corpus"], total_terms=meta["total_terms"])
 
+    def save(self, folder: Path) -> None:
+        """Writes the arrays, and ``index.json`` last of all."""
+        for name in ARRAYS:
+            write_array(folder / f"{name}.npy", getattr(self, name))
+        totals = {"passages": self.size, "total_terms": self.total_terms}
+        write_json(folder / "index.json", {"format": FORMAT, "corpus": self.corpus, **totals})
+
 
 term_hash = lru_cache(maxsize=2**16)(text_hash)
 
@@ -96,26 +105,13 @@ term_hash = lru_cache(maxsize=2**16)(text_hash)
 # --- building ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Shard:
-    """The index of consecutive passages; postings ascend by (term, position)."""
-
-    terms: np.ndarray
-    frequencies: np.ndarray
-    passages: np.ndarray
-    counts: np.ndarray
-    lengths: np.ndarray
-    total_terms: int
-
-
-def index_shard(texts: Iterable[str], first: int) -> _Shard:
-    """Indexes texts whose positions start at ``first``."""
+def _index(corpus: Corpus, first: int, end: int) -> BM25Index:
+    """The index of the passages from ``first`` to ``end``."""
     known: dict[str, int] = {}  # word -> number of its term, -1 for a stop word
     numbers: dict[str, int] = {}
-    ids, lengths = array("i"), array("i")
-    for text in texts:
-        before = len(ids)
-        for word in words(text):
+    ids, ends = array("i"), array("q")
+    for position in range(first, end):
+        for word in words(corpus[position].contents):
             number = known.get(word)
             if number is None:
                 term = term_of(word)
@@ -123,27 +119,29 @@ def index_shard(texts: Iterable[str], first: int) -> _Shard:
                 known[word] = number
             if number >= 0:
                 ids.append(number)
-        lengths.append(len(ids) - before)
-    return _sorted_shard(list(numbers), np.array(ids, np.int64), np.array(lengths), first)
-
-
-def _sorted_shard(terms: Sequence[str], ids: np.ndarray, lengths: np.ndarray, first: int) -> _Shard:
-    hashes = np.array([term_hash(term) for term in terms], np.uint64)
+        ends.append(len(ids))
+    lengths = np.diff(np.array(ends), prepend=0)
+    hashes = np.array([term_hash(term) for term in numbers], np.uint64)
     order = np.argsort(hashes)
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
     size = max(len(lengths), 1)
     # (term, passage) as one number: sorting it sorts by both, and its repetitions are the counts
-    keys = rank[ids] * size + np.repeat(np.arange(len(lengths)), lengths)
+    keys = rank[np.array(ids, np.int64)] * size + np.repeat(np.arange(len(lengths)), lengths)
     keys, counts = np.unique(keys, return_counts=True)
-    return _Shard(
+    return BM25Index(
         hashes[order],
-        np.bincount(keys // size, minlength=len(order)).astype(np.int64),
+        _starts(np.bincount(keys // size, minlength=len(order))),
         (keys % size + first).astype(np.int32),
         np.minimum(counts, np.iinfo(np.uint16).max).astype(np.uint16),
         encode_lengths(lengths),
-        int(lengths.sum()),
+        corpus.fingerprint,
+        len(ids),
     )
+
+
+def _starts(frequencies: np.ndarray) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(frequencies)]).astype(np.int64)
 
 
 def build_index(
@@ -171,127 +169,79 @@ def build_index(
         raise ValueError(
             f"shard_size is how many passages a shard has: 1 or more, got {shard_size}."
         )
-    bounds = [(a, min(a + shard_size, len(corpus))) for a in range(0, len(corpus), shard_size)]
+    size = len(corpus)
+    bounds = [(first, min(first + shard_size, size)) for first in range(0, size, shard_size)]
     if folder is None:
         shards = []
-        for start, end in bounds:
-            shards.append(index_shard(_texts(corpus, start, end), start))
-            progress("indexing", end, len(corpus))
-        return _merge(shards, corpus.fingerprint, None)
-    build_once(folder, lambda: _build(corpus, folder, bounds, shard_size, workers, progress))
+        for first, end in bounds:
+            shards.append(_index(corpus, first, end))
+            progress("indexing", end, size)
+        return _merge(shards)
+
+    def build() -> None:
+        parts = folder / "shards"
+        form = {"format": FORMAT, "corpus": corpus.fingerprint, "shard_size": shard_size}
+        claim(parts / "of.json", form)
+        shards = {parts / f"{first:012d}": (first, end) for first, end in bounds}
+        missing = {at: b for at, b in shards.items() if not (at / "index.json").is_file()}
+        done = size - sum(end - first for first, end in missing.values())
+        progress("indexing", done, size)
+        for count in _index_missing(corpus, missing, workers):
+            done += count
+            progress("indexing", done, size)
+        progress("merging", 0, 1)
+        _merge([BM25Index.load(at) for at in shards]).save(folder)
+        shutil.rmtree(parts)
+        progress("merging", 1, 1)
+
+    build_once(folder, build)
     return BM25Index.load(folder, corpus.fingerprint)
 
 
-def _build(
-    corpus: Corpus,
-    folder: Path,
-    bounds: Sequence[tuple[int, int]],
-    shard_size: int,
-    workers: int,
-    progress: Progress,
-) -> None:
-    """Builds the index of ``build_index`` in its folder, ``index.json`` last of all."""
-    parts = folder / "shards"
-    mine = {"format": FORMAT, "corpus": corpus.fingerprint, "shard_size": shard_size}
-    claim(parts / "of.json", mine)
-    missing = [bound for bound in bounds if not _shard_path(parts, bound[0]).is_file()]
-    done = len(corpus) - sum(end - start for start, end in missing)
-    progress("indexing", done, len(corpus))
-    for start, end in _index_missing(corpus, parts, missing, workers):
-        done += end - start
-        progress("indexing", done, len(corpus))
-    progress("merging", 0, 1)
-    index = _merge([_load_shard(parts, start) for start, _ in bounds], corpus.fingerprint, folder)
-    totals = {"passages": index.size, "total_terms": index.total_terms}
-    write_json(folder / "index.json", {"format": FORMAT, "corpus": index.corpus, **totals})
-    for path in parts.iterdir():
-        path.unlink()
-    parts.rmdir()
-    progress("merging", 1, 1)
-
-
-def _texts(corpus: Corpus, start: int, end: int) -> Iterator[str]:
-    return (corpus[i].contents for i in range(start, end))
-
-
-def _shard_path(parts: Path, start: int) -> Path:
-    return parts / f"{start:012d}.npz"
-
-
 def _index_missing(
-    corpus: Corpus, parts: Path, missing: Sequence[tuple[int, int]], workers: int
-) -> Iterable[tuple[int, int]]:
-    if workers <= 1 or len(missing) <= 1:
-        for start, end in missing:
-            _save_shard(corpus, parts, start, end)
-            yield start, end
+    corpus: Corpus, missing: Mapping[Path, tuple[int, int]], workers: int
+) -> Iterator[int]:
+    """Saves the shards that are missing; yields how many passages each has."""
+    tasks = [(corpus, at, *bound) for at, bound in missing.items()]
+    if workers <= 1 or len(tasks) <= 1:
+        yield from starmap(_save_shard, tasks)
         return
-    import multiprocessing
-
-    context = multiprocessing.get_context("spawn")  # forking a process with threads can hang
-    with ProcessPoolExecutor(min(workers, len(missing)), context) as pool:
-        tasks = [pool.submit(_save_shard, corpus, parts, start, end) for start, end in missing]
-        for task, bound in zip(tasks, missing, strict=True):
-            task.result()
-            yield bound
+    context = get_context("spawn")  # forking a process with threads can hang
+    with ProcessPoolExecutor(min(workers, len(tasks)), context) as pool:
+        yield from pool.map(_save_shard, *zip(*tasks, strict=True))
 
 
-def _save_shard(corpus: Corpus, parts: Path, start: int, end: int) -> None:
-    shard = index_shard(_texts(corpus, start, end), start)
-    with new_file(_shard_path(parts, start)) as scratch, scratch.open("wb") as file:
-        np.savez(file, **asdict(shard))
+def _save_shard(corpus: Corpus, folder: Path, first: int, end: int) -> int:
+    folder.mkdir(exist_ok=True)
+    _index(corpus, first, end).save(folder)
+    return end - first
 
 
-def _load_shard(parts: Path, start: int) -> _Shard:
-    path = _shard_path(parts, start)
-    with naming_damage(path), np.load(path) as stored:
-        values = {name: stored[name] for name in stored.files}
-        return _Shard(**{**values, "total_terms": int(values["total_terms"])})
-
-
-def _merge(shards: Sequence[_Shard], fingerprint: str, folder: Path | None) -> BM25Index:
+def _merge(shards: Sequence[BM25Index]) -> BM25Index:
     """Joins shards: a term's postings are those of the shards, one after the other.
 
     Shards hold consecutive passages, so appending them keeps a term's positions ascending, which the
     compiled ranking relies on. Nothing is sorted: each posting's target is computed, in one
-    vectorised pass per shard, and the posting is written straight into the mapped file.
+    vectorised pass per shard.
     """
     terms = np.unique(np.concatenate([shard.terms for shard in shards]))
     places = [np.searchsorted(terms, shard.terms) for shard in shards]
     frequencies = np.zeros(len(terms), np.int64)
     for shard, place in zip(shards, places, strict=True):
-        frequencies[place] += shard.frequencies
-    starts = np.concatenate([[0], np.cumsum(frequencies)]).astype(np.int64)
-    passages = _new_array(folder, "passages", int(starts[-1]), np.int32)
-    counts = _new_array(folder, "counts", int(starts[-1]), np.uint16)
+        frequencies[place] += np.diff(shard.starts)
+    starts = _starts(frequencies)
+    passages, counts = np.empty(starts[-1], np.int32), np.empty(starts[-1], np.uint16)
     free = starts[:-1].copy()  # for each term, the first place that no shard has filled yet
     for shard, place in zip(shards, places, strict=True):
-        # where each term's postings begin in the shard; they move as a block, by one shift per term
-        own = np.cumsum(shard.frequencies) - shard.frequencies
-        shift = np.repeat(free[place] - own, shard.frequencies)
+        # a term's postings move as a block, by one shift
+        own = np.diff(shard.starts)
+        shift = np.repeat(free[place] - shard.starts[:-1], own)
         target = np.arange(len(shift)) + shift
         passages[target], counts[target] = shard.passages, shard.counts
-        free[place] += shard.frequencies
+        free[place] += own
     lengths = np.concatenate([shard.lengths for shard in shards])
-    if folder is not None:
-        for name, values in (("terms", terms), ("starts", starts), ("lengths", lengths)):
-            np.save(folder / f"{name}.npy", values)
-        if len(passages):  # passages of stop words alone have no postings, and nothing is mapped
-            passages.flush(), counts.flush()
     total = sum(shard.total_terms for shard in shards)
-    return BM25Index(terms, starts, passages, counts, lengths, fingerprint, total)
-
-
-def _new_array(folder: Path | None, name: str, size: int, kind: Any) -> Any:
-    if folder is None or size == 0:
-        values = np.zeros(size, kind)
-        if folder is not None:
-            np.save(folder / f"{name}.npy", values)
-        return values
-    path = folder / f"{name}.npy"
-    values = np.lib.format.open_memmap(path, "w+", kind, (size,))
-    reserve(path)
-    return values
+    return BM25Index(terms, starts, passages, counts, lengths, shards[0].corpus, total)
 
 
 # --- Lucene's one-byte code of passage lengths (SmallFloat.intToByte4) -----------------------------
@@ -308,12 +258,7 @@ def encode_lengths(lengths: np.ndarray) -> np.ndarray:
 @lru_cache(maxsize=1)
 def decoded_lengths() -> np.ndarray:
     """The length that each of the 256 codes stands for, ascending [256] int64."""
-    return np.array(
-        [code if code < _EXACT else _EXACT + _wide(code - _EXACT) for code in range(256)]
-    )
-
-
-def _wide(code: int) -> int:
-    """The value of a four-bit float: three mantissa bits (with a hidden one) and an exponent."""
-    mantissa, exponent = code & 7, (code >> 3) - 1
-    return mantissa if exponent < 0 else (mantissa | 8) << exponent
+    codes = np.arange(256 - _EXACT)
+    mantissa, exponent = codes & 7, (codes >> 3) - 1
+    wide = np.where(exponent < 0, mantissa, (mantissa | 8) << np.maximum(exponent, 0))
+    return np.concatenate([np.arange(_EXACT), _EXACT + wide])

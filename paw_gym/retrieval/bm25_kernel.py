@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from paw_gym.internals.constructors import need
-from paw_gym.retrieval.bm25_index import BM25Index
 
 _BLOCK = 1 << 15
 """passages whose scores are summed at a time: they stay in the processor's cache"""
@@ -24,69 +23,15 @@ _SPARSE = 8
 """postings per passage in question from which looking them up is quicker than walking past them"""
 
 
-class CompiledRanking:
-    """Ranks by compiled loops; remembers how much each term can add at most.
-
-    Args:
-        inverse: [256] float32, 1 / (k1 * (1 - b + b * |d| / avg)), by code of length.
-    """
-
-    def __init__(self, index: BM25Index, inverse: np.ndarray) -> None:
-        self._index, self._inverse = index, inverse
-        self._rank, self._greatest_gain = _loops()
-        self._gains = np.zeros(len(index.terms), np.float32)  # 0: not looked at yet
-
-    def __call__(
-        self,
-        places: np.ndarray,
-        starts: np.ndarray,
-        ends: np.ndarray,
-        weights: np.ndarray,
-        top_k: int,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """The best passages and their scores, as ``bm25.Ranked``.
-
-        Args:
-            places: [t] int64, numbers of the query's terms in the index; heaviest terms first.
-            starts: [t] int64, where their postings begin,
-            ends: [t] int64, and end.
-            weights: [t] float32.
-        """
-        index, one = self._index, np.float32(1)
-        for place, start, end in zip(places, starts, ends, strict=True):
-            if self._gains[place] == 0:  # two threads may get here: they find the same
-                self._gains[place] = self._greatest_gain(
-                    start, end, index.passages, index.counts, index.lengths, self._inverse
-                )
-        bounds = weights - weights / (one + self._gains[places])
-        ranked: tuple[np.ndarray, np.ndarray] = self._rank(
-            starts,
-            ends,
-            weights,
-            bounds,
-            index.passages,
-            index.counts,
-            index.lengths,
-            self._inverse,
-            top_k,
-        )
-        return ranked
-
-
 @lru_cache(maxsize=1)
-def _loops() -> tuple[Any, Any]:
-    """The compiled functions ``rank`` and ``greatest_gain``."""
-    numba: Any = need("numba", "retrieval", "BM25 with compiled loops")
+def compiled_ranking() -> Any:
+    """A function that ranks the passages of an index; it returns what ``BM25Scorer.rank`` does.
 
-    @numba.njit(nogil=True, fastmath=False)
-    def greatest_gain(
-        start: Any, end: Any, passages: Any, counts: Any, lengths: Any, inverse: Any
-    ) -> Any:
-        greatest = np.float32(0)
-        for i in range(start, end):
-            gain = np.float32(counts[i]) * inverse[lengths[passages[i]]]
-            greatest = max(greatest, gain)
-        return greatest
+    Its arguments are the query's weights, places, starts and ends [t], heaviest terms first; the index's
+    passages, counts and lengths; [256] float32, 1 / (k1 * (1 - b + b * |d| / avg)) by code of length; [V]
+    float32, what it remembers of each term (its largest tf * inverse; 0: not looked at yet); and k.
+    """
+    numba: Any = need("numba", "retrieval", "BM25 with compiled loops")
 
     @numba.njit(nogil=True, fastmath=False)
     def first_from(passages: Any, low: Any, end: Any, wanted: Any) -> Any:
@@ -107,24 +52,21 @@ def _loops() -> tuple[Any, Any]:
         return low
 
     @numba.njit(nogil=True, fastmath=False)
-    def rank(
-        starts: Any,
-        ends: Any,
-        weights: Any,
-        bounds: Any,
-        passages: Any,
-        counts: Any,
-        lengths: Any,
-        inverse: Any,
-        top_k: Any,
-    ) -> Any:
+    def rank(query: Any, index: Any, inverse: Any, gains: Any, top_k: Any) -> Any:
+        weights, places, starts, ends = query
+        passages, counts, lengths = index
         terms, size, one = len(starts), len(lengths), np.float32(1)
         sums = np.zeros(min(_BLOCK, size), np.float64)
         found = np.empty(len(sums), np.int64)  # offsets in the block that may still get in
         next_ = starts.copy()
         remaining = np.zeros(terms + 1, np.float64)  # the most that a term and all lighter ones add
         for t in range(terms - 1, -1, -1):
-            remaining[t] = remaining[t + 1] + bounds[t]
+            greatest = gains[places[t]]
+            if greatest == 0:  # two threads may get here: they find the same
+                for i in range(starts[t], ends[t]):
+                    greatest = max(greatest, np.float32(counts[i]) * inverse[lengths[passages[i]]])
+                gains[places[t]] = greatest
+            remaining[t] = remaining[t + 1] + (weights[t] - weights[t] / (one + greatest))
         best = np.empty(top_k, np.int64)
         scores = np.empty(top_k, np.float32)
         held, leading = 0, terms  # leading: terms that still bring passages in
@@ -204,4 +146,4 @@ def _loops() -> tuple[Any, Any]:
                 scores[place], best[place] = score, position
         return best[:held].copy(), scores[:held].copy()
 
-    return rank, greatest_gain
+    return rank

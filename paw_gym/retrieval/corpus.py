@@ -12,7 +12,7 @@ import json
 import logging
 import os
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,15 +40,8 @@ class CorpusError(ValueError):
 class Corpus(Sequence[Passage]):
     """Passages in a fixed order."""
 
-    def __init__(
-        self,
-        passages: Sequence[Passage] | _Lines,
-        count: int,
-        fingerprint: str,
-        source: str,
-    ) -> None:
+    def __init__(self, passages: Sequence[Passage] | _Lines, fingerprint: str, source: str) -> None:
         self._passages = passages
-        self._count = count
         self.fingerprint = fingerprint
         self.source = source
 
@@ -70,17 +63,14 @@ class Corpus(Sequence[Passage]):
         return _in_memory(source)
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._passages)
 
     def __getitem__(self, position: Any) -> Any:
         if isinstance(position, slice):
-            return [self[i] for i in range(*position.indices(self._count))]
-        if not -self._count <= position < self._count:
-            raise IndexError(f"Passage {position} of {self._count}.")
-        return self._passages[int(position) % self._count]
-
-    def __iter__(self) -> Iterator[Passage]:
-        return (self._passages[i] for i in range(self._count))
+            return [self[i] for i in range(*position.indices(len(self)))]
+        if not -len(self) <= position < len(self):
+            raise IndexError(f"Passage {position} of {len(self)}.")
+        return self._passages[int(position) % len(self)]
 
 
 CorpusSource = str | os.PathLike[str] | Corpus | Iterable[Any]
@@ -161,7 +151,7 @@ def _in_memory(records: Iterable[Any]) -> Corpus:
     digest = hashlib.sha256()
     for passage in passages:
         digest.update(json.dumps([passage.id, passage.contents]).encode())
-    return Corpus(passages, len(passages), digest.hexdigest(), "passages in memory")
+    return Corpus(passages, digest.hexdigest(), "passages in memory")
 
 
 class _Lines:
@@ -177,11 +167,11 @@ class _Lines:
         self.version = version
         self._file = os.open(path, os.O_RDONLY)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path, "offsets": self.offsets, "version": self.version}
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Lines, (self.path, self.offsets, self.version)
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)  # type: ignore[misc]
+    def __len__(self) -> int:
+        return len(self.offsets)
 
     def __getitem__(self, position: int) -> Passage:
         if _version(os.fstat(self._file)) != self.version:
@@ -214,13 +204,9 @@ def _open_file(path: Path) -> Corpus:
             "in place."
         )
     version = _version(path.stat())  # before the scan: a change during it counts
-    if version[0] < _CACHED_FROM:
-        offsets, fingerprint = _scan(path)
-    else:
-        name = hashlib.sha256(file_version(path).encode()).hexdigest()[:24]
-        remembered = private_folder("corpus-scans") / name
-        offsets, fingerprint = _recalled(remembered) or _remembered(remembered, *_scan(path))
-    return Corpus(_Lines(path, offsets, version), len(offsets), fingerprint, str(path))
+    scan = _scan if version[0] < _CACHED_FROM else _remembered_scan
+    offsets, fingerprint = scan(path)
+    return Corpus(_Lines(path, offsets, version), fingerprint, str(path))
 
 
 def _scan(path: Path) -> tuple[np.ndarray, str]:
@@ -235,21 +221,18 @@ def _scan(path: Path) -> tuple[np.ndarray, str]:
             if not line.strip():
                 continue
             try:
-                passage = parse_passage(_json(line))
-            except ValueError as error:
-                raise CorpusError(f"{path}, line {number}: {error}. Mend or remove it.") from error
+                passage = parse_passage(json.loads(line))
+            except (ValueError, RecursionError) as error:
+                unread = isinstance(
+                    error, json.JSONDecodeError | UnicodeDecodeError | RecursionError
+                )
+                reason = "not valid JSON" if unread else error
+                raise CorpusError(f"{path}, line {number}: {reason}. Mend or remove it.") from error
             offsets.extend((start, position))
             hashes.append(text_hash(passage.id))
             numbers.append(number)
     _require_usable(np.array(hashes, np.uint64), np.array(numbers), str(path))
     return np.array(offsets, np.int64).reshape(-1, 2), digest.hexdigest()
-
-
-def _json(line: bytes) -> Any:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        raise ValueError("not valid JSON") from None
 
 
 def text_hash(text: str) -> int:
@@ -270,22 +253,20 @@ def _require_usable(hashes: np.ndarray, numbers: np.ndarray, source: str) -> Non
         )
 
 
-def _recalled(folder: Path) -> tuple[np.ndarray, str] | None:
-    """A remembered scan; ``None``: there is none, or it is damaged."""
-    for path in folder.glob("*.npy"):
+def _remembered_scan(path: Path) -> tuple[np.ndarray, str]:
+    """As ``_scan``, kept for the next process, if there is room."""
+    name = hashlib.sha256(file_version(path).encode()).hexdigest()[:24]
+    folder = private_folder("corpus-scans") / name
+    for kept in folder.glob("*.npy"):
         try:
-            return np.asarray(np.load(path, mmap_mode="r")), path.stem
+            return np.asarray(np.load(kept, mmap_mode="r")), kept.stem
         except (OSError, ValueError, EOFError) as error:
-            _log.warning("The scan in %s is damaged, and made anew: %s", path, error)
-    return None
-
-
-def _remembered(folder: Path, offsets: np.ndarray, fingerprint: str) -> tuple[np.ndarray, str]:
-    """Keeps a scan for the next process, if there is room."""
-    path = folder / f"{fingerprint}.npy"
+            _log.warning("The scan in %s is damaged, and made anew: %s", kept, error)
+    offsets, fingerprint = _scan(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with new_file(path, shared=True) as scratch, scratch.open("wb") as file:
+        kept = folder / f"{fingerprint}.npy"
+        with new_file(kept, shared=True) as scratch, scratch.open("wb") as file:
             np.save(file, offsets)
     except OSError as error:
         _log.warning("Cannot remember the scan of the corpus in %s: %s", folder, error)

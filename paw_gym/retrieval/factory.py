@@ -78,16 +78,25 @@ def make_retriever(name: str | Retriever, **settings: Any) -> Retriever:
     return make(**settings)
 
 
+@RETRIEVERS.register("hybrid")
 class HybridRetriever(CheckedRetriever):
     """Adds up ``1 / (rank_constant + rank)`` over the lists of several retrievers (Cormack et al. 2009).
 
     Args:
+        parts: retrievers, or names of some.
         rank_constant: how little the first places stand out; 60 in the paper.
         depth: how many passages of each list count.
+        corpus: that of the parts by name.
+        settings: their further arguments, by name, such as ``{"e5": {"index": "DIR"}}``.
     """
 
     def __init__(
-        self, parts: Sequence[Retriever], rank_constant: int = 60, depth: int = 50
+        self,
+        parts: Sequence[str | Retriever] = ("bm25", "e5"),
+        rank_constant: int = 60,
+        depth: int = 50,
+        corpus: CorpusSource | None = None,
+        settings: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         if not parts:
             raise ValueError("A hybrid needs at least one retriever.")
@@ -95,7 +104,18 @@ class HybridRetriever(CheckedRetriever):
             raise ValueError(
                 f"A hybrid needs rank_constant >= 0 and depth >= 1, got {rank_constant} and {depth}."
             )
-        self.parts = tuple(parts)
+        chosen = dict(settings or {})
+        for name in chosen:
+            if name not in parts:
+                names = [part for part in parts if isinstance(part, str)]
+                raise ValueError(f"The hybrid has no part {name!r}. {did_you_mean(name, names)}")
+        shared = {} if corpus is None else {"corpus": Corpus.open(corpus)}
+        self.parts = [
+            make_retriever(part, **shared, **chosen.get(part, {}))
+            if isinstance(part, str)
+            else part
+            for part in parts
+        ]
         self.rank_constant = rank_constant
         self.depth = depth
 
@@ -130,25 +150,3 @@ class HybridRetriever(CheckedRetriever):
                 hits.setdefault(hit.id, hit)
         best = sorted(sums, key=lambda i: -sums[i])[:top_k]
         return [Hit(i, hits[i].contents, sums[i]) for i in best]
-
-
-@RETRIEVERS.register("hybrid")
-def make_hybrid(
-    corpus: CorpusSource,
-    parts: Sequence[str] = ("bm25", "e5"),
-    settings: Mapping[str, Mapping[str, Any]] | None = None,
-    rank_constant: int = 60,
-    depth: int = 50,
-) -> HybridRetriever:
-    """A hybrid of retrievers by name over one corpus.
-
-    Args:
-        settings: further arguments of each, by its name, such as ``{"e5": {"index": "DIR"}}``.
-    """
-    chosen = dict(settings or {})
-    for name in chosen:
-        if name not in parts:
-            raise ValueError(f"The hybrid has no part {name!r}. {did_you_mean(name, parts)}")
-    opened = Corpus.open(corpus)
-    made = [make_retriever(name, corpus=opened, **chosen.get(name, {})) for name in parts]
-    return HybridRetriever(made, rank_constant, depth)

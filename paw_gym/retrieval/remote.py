@@ -81,49 +81,40 @@ class RemoteRetriever(CheckedRetriever):
     def _search(self, queries: Sequence[str], top_k: int, contexts: Contexts) -> list[list[Hit]]:
         found: list[list[Hit]] = []
         for start in range(0, len(queries), self.batch_size):
-            part = queries[start : start + self.batch_size]
-            some = None if contexts is None else contexts[start : start + self.batch_size]
-            found += self._typed(part, top_k, some) if self.info() else self._plain(part, top_k)
+            part = slice(start, start + self.batch_size)
+            found += self._ask(list(queries[part]), top_k, contexts and contexts[part])
         return found
 
-    def _typed(self, queries: Sequence[str], top_k: int, contexts: Contexts) -> list[list[Hit]]:
-        payload: dict[str, Any] = {"queries": list(queries), "top_k": top_k}
-        if contexts is not None and self.wants_contexts:
+    def _ask(self, queries: list[str], top_k: int, contexts: Contexts) -> list[list[Hit]]:
+        """The results of one request, in the server's format."""
+        typed = bool(self.info())
+        payload: dict[str, Any] = {"queries": queries, "topk": top_k, "return_scores": True}
+        if typed:
+            payload = {"queries": queries, "top_k": top_k}
+        if contexts and self.wants_contexts:
             payload["contexts"] = [asdict(context) for context in contexts]
-
-        def hits(result: Any) -> list[Hit]:
-            return [Hit(h["id"], h["contents"], float(h["score"])) for h in result["hits"]]
-
-        return self._results("/v1/search", payload, "results", hits)
-
-    def _plain(self, queries: Sequence[str], top_k: int) -> list[list[Hit]]:
-        payload = {"queries": list(queries), "topk": top_k, "return_scores": True}
-
-        def hits(result: Any) -> list[Hit]:
-            return [_plain_hit(entry) for entry in result[:top_k]]
-
-        return self._results("/retrieve", payload, "result", hits)
-
-    def _results(
-        self, path: str, payload: Mapping[str, Any], key: str, hits: Callable[[Any], list[Hit]]
-    ) -> list[list[Hit]]:
-        """For each query that is asked there, what ``hits`` reads from its entry under ``key``."""
         try:
-            answer = self.client.ask("POST", path, payload)
+            answer = self.client.ask("POST", "/v1/search" if typed else "/retrieve", payload)
         except HttpError as error:
             raise RetrieverError(str(error)) from error
         try:
-            found = [hits(result) for result in answer[key]]
+            if typed:
+                found = [[_hit(h) for h in result["hits"]] for result in answer["results"]]
+            else:
+                found = [[_plain_hit(h) for h in result[:top_k]] for result in answer["result"]]
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RetrieverError(
                 f"{self.client.url} answered in an unknown form ({type(error).__name__}: {error})."
             ) from error
-        asked = len(payload["queries"])
-        if len(found) != asked:
+        if len(found) != len(queries):
             raise RetrieverError(
-                f"{self.client.url} answered {asked} queries with {len(found)} results."
+                f"{self.client.url} answered {len(queries)} queries with {len(found)} results."
             )
         return found
+
+
+def _hit(entry: Mapping[str, Any]) -> Hit:
+    return Hit(entry["id"], entry["contents"], float(entry["score"]))
 
 
 def _plain_hit(entry: Mapping[str, Any]) -> Hit:

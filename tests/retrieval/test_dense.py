@@ -90,7 +90,7 @@ def test_each_kind_finds_the_nearest(
     corpus: Corpus, queries: list[str], tmp_path: Path, kind: str, storage: str, least: float
 ) -> None:
     encoder = WordEncoder()
-    build_dense_index(corpus, encoder, tmp_path, kind, storage, shard_size=400)
+    build_dense_index(corpus, encoder, tmp_path, kind, storage)
     retriever = DenseRetriever(corpus, tmp_path, encoder)
     expected = exact(corpus, queries, encoder, 10)
     hits = retriever.search(queries, 10)
@@ -122,12 +122,14 @@ def test_an_interrupted_build_goes_on(corpus: Corpus, queries: list[str], tmp_pa
 
     encoder, again = WordEncoder(), WordEncoder()
     with pytest.raises(InterruptedError):
-        build_dense_index(corpus, encoder, tmp_path, shard_size=400, batch_size=100, progress=stop)
+        build_dense_index(corpus, encoder, tmp_path, batch_size=100, progress=stop)
+    with open(tmp_path / "vectors.bin", "ab") as file:
+        file.write(b"half a row")
     with pytest.raises(FileNotFoundError, match="no finished index"):
         DenseRetriever(corpus, tmp_path, encoder)
     for _ in range(2):  # the second finds nothing to do
-        build_dense_index(corpus, again, tmp_path, shard_size=400)
-        assert again.encoded == 700  # two shards of 400 were there
+        build_dense_index(corpus, again, tmp_path)
+        assert again.encoded == 400  # 1,100 were there
     stored, whole = DenseRetriever(corpus, tmp_path, encoder), DenseRetriever(corpus, model=encoder)
     for left, right in zip(stored.search(queries), whole.search(queries), strict=True):
         assert [hit.id for hit in left] == [hit.id for hit in right]
@@ -156,7 +158,7 @@ def test_bad_settings_are_named(corpus: Corpus, tmp_path: Path) -> None:
     for texts, settings, says in (
         (corpus, {"kind": "hnws"}, "Did you mean 'hnsw'"),
         (corpus, {"storage": "fp16"}, "Unknown storage 'fp16'. Valid: .*'float16'"),
-        (corpus, {"shard_size": 0}, "shard_size"),
+        (corpus, {"batch_size": 0}, "batch_size"),
         (Corpus.open(corpus[:1]), {"kind": "ivfpq"}, "learns from 2 vectors at least, got 1"),
     ):
         with pytest.raises(ValueError, match=says):

@@ -74,14 +74,13 @@ def test_prompts_tell_the_answer_only_where_they_should() -> None:
     with serve(model) as url:
         useful = simulated(url, curriculum=Curriculum(0, 0))
         useful.search(["bell"], 2, [CONTEXT])
-        simulated(url, curriculum=Curriculum(0, 0), tell_answers=False).search(["b"], 2, [CONTEXT])
         simulated(url, curriculum=Curriculum(1, 1)).search(["bell"], 2, [CONTEXT])
         useful.search(["no context"], 1)
     prompts = model.prompts
-    assert ["Ann Lee" in prompt for prompt in prompts] == [True, False, False, False]
-    assert all("Who made the bell?" in prompt for prompt in prompts[:3])
-    assert "Question: no context" in prompts[3]
-    assert ["bad day" in prompt for prompt in prompts] == [False, False, True, False]
+    assert ["Ann Lee" in prompt for prompt in prompts] == [True, False, False]
+    assert all("Who made the bell?" in prompt for prompt in prompts[:2])
+    assert "Question: no context" in prompts[2]
+    assert ["bad day" in prompt for prompt in prompts] == [False, True, False]
     assert "{" not in "".join(prompts)
 
 
