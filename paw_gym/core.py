@@ -46,23 +46,16 @@ class TaskSet(Sequence[Task]):
         fingerprint: hash of everything that defines the tasks. It goes into every result file, so two
             sets with equal fingerprints must hold equal tasks.
         split: name of the split, for messages.
-        explain: says more about a missing id (why a known game was left out), or ``None``.
     """
 
     def __init__(
-        self,
-        ids: Sequence[str],
-        load: Callable[[str], Task],
-        fingerprint: str,
-        split: str = "",
-        explain: Callable[[str], str | None] | None = None,
+        self, ids: Sequence[str], load: Callable[[str], Task], fingerprint: str, split: str = ""
     ) -> None:
         validation.check_task_ids(ids)
         self.ids: Sequence[str] = ids
         self.fingerprint = fingerprint
         self.split = split
         self._load = load
-        self._explain = explain
         self._known = frozenset(ids)
 
     @classmethod
@@ -105,8 +98,7 @@ class TaskSet(Sequence[Task]):
             return self._loaded(task_id)
         where = f" in split {self.split!r}" if self.split else ""
         near = _candidates(task_id, self.ids)
-        reason = self._explain(task_id) if self._explain else None
-        hint = reason or did_you_mean(task_id, near, total=len(self.ids))
+        hint = did_you_mean(task_id, near, total=len(self.ids))
         raise UnknownTaskError(f"There is no task {task_id!r}{where}. {hint}")
 
     def _loaded(self, task_id: str) -> Task:
@@ -124,7 +116,7 @@ class TaskSet(Sequence[Task]):
         """The set of the tasks whose id ``keep`` accepts, in order, with its own fingerprint."""
         ids = [task_id for task_id in self.ids if keep(task_id)]
         digest = hashlib.sha256("\n".join([self.fingerprint, *ids]).encode()).hexdigest()
-        return TaskSet(ids, self._load, digest, split or self.split, self._explain)
+        return TaskSet(ids, self._load, digest, split or self.split)
 
 
 def split_of_key(key: str, shares: Mapping[str, float]) -> str:

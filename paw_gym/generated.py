@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import lru_cache, wraps
 from numbers import Integral
 from typing import Any, TypeVar
@@ -100,49 +100,6 @@ def sample_of_split(
         f"None of {_TRIES} candidates of {seed} is in split {split!r}: there are too few different ones. "
         "Choose a larger size."
     )
-
-
-def values_of(name: str, value: int | Sequence[int]) -> tuple[int, ...]:
-    """The values of an argument that is a whole number, or a list of them for tasks of several kinds."""
-    listed = value if isinstance(value, list | tuple) else [value]
-    values = [one for one in listed if isinstance(one, int)]
-    if not values or len(values) < len(listed):
-        raise ValueError(f"{name} is a whole number or a list of them, got {value!r}.")
-    if len(set(values)) < len(values):
-        raise ValueError(f"{name} has a value twice: {value!r}.")
-    return tuple(values)
-
-
-def taking_turns(
-    kinds: Sequence[T],
-    tasks_of: Callable[[T, int | None], TaskSet],
-    split: str,
-    count: int | None,
-    usual: Mapping[str, int] = TASKS,
-) -> TaskSet:
-    """Tasks of several kinds, such as several sizes, which take turns; for one kind, its own set.
-
-    Args:
-        tasks_of: the set of a kind with that many tasks, ``None``: the usual number; the same object for the
-            same arguments, so that the environments of a pool share it. No two sets have an id in common.
-        count: tasks in all; ``None``: the usual number.
-        usual: by split.
-    """
-    require_choice("split", split, usual)
-    require_count("num_tasks", count)
-    if len(kinds) == 1:
-        return tasks_of(kinds[0], count)
-    total = usual[split] if count is None else count
-    return _joined(tuple(tasks_of(kind, -(-total // len(kinds))) for kind in kinds), total)
-
-
-@lru_cache(maxsize=16)
-def _joined(sets: tuple[TaskSet, ...], total: int) -> TaskSet:
-    ids = [task_id for turn in zip(*(s.ids for s in sets), strict=True) for task_id in turn][:total]
-    of = {task_id: tasks for tasks in sets for task_id in tasks.ids}
-    key = "\n".join([*(tasks.fingerprint for tasks in sets), str(total)])
-    digest = hashlib.sha256(key.encode()).hexdigest()
-    return TaskSet(ids, lambda task_id: of[task_id][task_id], digest, sets[0].split)
 
 
 def shared_sets(maxsize: int) -> Callable[[Callable[..., TaskSet]], Callable[..., TaskSet]]:

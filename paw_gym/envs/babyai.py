@@ -213,9 +213,6 @@ class BabyAIEnv(ReplayedEnv):
     ``level``: its name in minigrid without ``BabyAI-`` and the version, such as ``GoToLocal`` or
     ``BossLevel``. ``split``: ``train``, ``valid`` or ``test``, disjoint by the hash of grid and instruction.
     ``max_steps``: large levels need several hundred. ``num_tasks``: size of the split.
-
-    ## Version History
-    v0: first version.
     """
 
     agent = AgentDefaults(template="generic", history_length=2, success_reward=10.0)

@@ -158,9 +158,6 @@ class Game2048Env(TextEnv):
     ``split``: ``train``, ``valid`` or ``test``, disjoint by the seed of the tiles. ``size`` (3 to 5): rows
     and columns. ``target``: a power of two from 16 to 2048 (to 1024 on 3 rows). ``num_tasks``: size
     of the split.
-
-    ## Version History
-    v0: first version.
     """
 
     agent = AgentDefaults(template="board", history_length=2, success_reward=10.0)

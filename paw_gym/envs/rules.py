@@ -125,9 +125,6 @@ class RulesEnv(TextEnv):
     ``split``: ``train`` has half of a world's pairs of start and goal, ``valid`` and ``test`` a quarter each.
     ``world``: the number of the rules. ``worlds``: how many worlds the tasks come from, from ``world`` on;
     with more than one, rules hold in only some of the tasks. ``num_tasks``: at most that many.
-
-    ## Version History
-    v0: first version.
     """
 
     agent = AgentDefaults(template="board", history_length=2, success_reward=10.0)

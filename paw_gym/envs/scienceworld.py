@@ -187,9 +187,6 @@ class ScienceWorldEnv(ReplayedEnv):
     ## Arguments
     ``split``: ``train``, ``valid`` or ``test``: the engine's own. ``task``: one of the thirty; ``None``: all.
     ``variations``: at most that many of each task. ``simplifications``: the engine's own, such as ``easy``.
-
-    ## Version History
-    v0: first version.
     """
 
     agent = AgentDefaults(template="scienceworld", history_length=8)

@@ -5,21 +5,12 @@ from __future__ import annotations
 import hashlib
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from itertools import product
 
 from paw_gym.core import AgentDefaults, Outcome, Task, TaskSet, TextEnv, split_of_key
-from paw_gym.generated import (
-    SPLITS,
-    TASKS,
-    require_count,
-    require_in,
-    shared_sets,
-    taking_turns,
-    values_of,
-)
+from paw_gym.generated import SPLITS, TASKS, require_count, require_in, shared_sets
 from paw_gym.internals.naming import require_choice
 
 SIZES, BOXES = range(5, 11), range(1, 4)
@@ -250,10 +241,7 @@ class SokobanEnv(TextEnv):
     ## Arguments
     ``split``: ``train``, ``valid`` or ``test``, disjoint by the hash of a level (its rotations and
     reflections included). ``size`` (5 to 10): rows and columns, outer walls included. ``boxes`` (1 to 3).
-    Either may be a list: levels of all combinations take turns. ``num_tasks``: size of the split.
-
-    ## Version History
-    v0: first version.
+    ``num_tasks``: size of the split.
     """
 
     agent = AgentDefaults(template="board", history_length=2, success_reward=10.0)
@@ -262,20 +250,13 @@ class SokobanEnv(TextEnv):
     def __init__(
         self,
         split: str = "train",
-        size: int | Sequence[int] = 7,
-        boxes: int | Sequence[int] = 2,
+        size: int = 7,
+        boxes: int = 2,
         max_steps: int = 60,
         num_tasks: int | None = None,
         render_mode: str | None = None,
     ) -> None:
-        kinds = list(product(values_of("size", size), values_of("boxes", boxes)))
-        tasks = taking_turns(
-            kinds,
-            lambda kind, count: sokoban_tasks(split, *kind, count),
-            split,
-            num_tasks,
-        )
-        super().__init__(tasks, max_steps, render_mode)
+        super().__init__(sokoban_tasks(split, size, boxes, num_tasks), max_steps, render_mode)
 
     def _start(self, task: Task) -> Outcome:
         self.state = task.data.start

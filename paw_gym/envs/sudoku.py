@@ -164,9 +164,6 @@ class SudokuEnv(TextEnv):
     reflections and renamings of digits included). ``size``: 4 or 9. ``givens``: digits that are given, 4 to
     14 of 16 or 28 to 75 of 81; fewer is harder. ``max_steps``: by default twice the number of cells.
     ``num_tasks``: size of the split.
-
-    ## Version History
-    v0: first version.
     """
 
     agent = AgentDefaults(template="board", history_length=2, success_reward=10.0)

@@ -14,14 +14,13 @@ import re
 import subprocess
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib import metadata, util
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 from paw_gym.core import AgentDefaults, Outcome, Task, TaskSet
-from paw_gym.generated import sampled_tasks, shared_sets, taking_turns, values_of
+from paw_gym.generated import is_whole, sampled_tasks, shared_sets
 from paw_gym.internals.constructors import not_installed
 from paw_gym.internals.files import new_folder, private_folder
 from paw_gym.internals.naming import require_choice
@@ -44,16 +43,14 @@ def version() -> str:
     return metadata.version("textworld")
 
 
-def checked_settings(
-    kind: str, settings: Mapping[str, int | Sequence[int]]
-) -> list[dict[str, int]]:
+def checked_settings(kind: str, settings: Mapping[str, int]) -> dict[str, int]:
     """The settings of a kind of game, with the defaults of those that are not given."""
     require_choice("game", kind, DEFAULTS)
-    for name in settings:
+    for name, value in settings.items():
         require_choice(f"setting of {kind}", name, DEFAULTS[kind])
-    given = {**DEFAULTS[kind], **settings}
-    values = [values_of(f"settings.{name}", value) for name, value in given.items()]
-    return [dict(zip(given, map(int, one), strict=True)) for one in product(*values)]
+        if not is_whole(value):
+            raise ValueError(f"settings.{name} is a whole number, got {value!r}.")
+    return {**DEFAULTS[kind], **{name: int(value) for name, value in settings.items()}}
 
 
 def game_file(request: Mapping[str, Any]) -> Path:
@@ -167,14 +164,10 @@ class TextWorldEnv(ReplayedEnv):
 
     ## Arguments
     ``game``: ``coin_collector``, ``treasure_hunter``, ``cooking`` or ``custom``. ``settings``: of that kind
-    of game, such as ``{"level": 15}`` or ``{"recipe": 3, "go": 9}``; with lists, as in ``{"level": [1, 5,
-    15]}``, games of all combinations take turns. ``split``: ``train``, ``valid`` or ``test``, disjoint by the
-    generator's seeds, and in cooking by foods and their preparations.
+    of game, such as ``{"level": 15}`` or ``{"recipe": 3, "go": 9}``. ``split``: ``train``, ``valid`` or
+    ``test``, disjoint by the generator's seeds, and in cooking by foods and their preparations.
     ``instructions``: ``goal`` names the last step alone, ``steps`` describes the way if the game does so.
     ``num_tasks``: size of the split.
-
-    ## Version History
-    v0: first version.
     """
 
     agent = AgentDefaults(template="generic", history_length=2, success_reward=10.0)
@@ -184,7 +177,7 @@ class TextWorldEnv(ReplayedEnv):
         self,
         game: str = "treasure_hunter",
         split: str = "train",
-        settings: Mapping[str, int | Sequence[int]] | None = None,
+        settings: Mapping[str, int] | None = None,
         instructions: str = "goal",
         max_steps: int = 50,
         num_tasks: int | None = None,
@@ -192,15 +185,8 @@ class TextWorldEnv(ReplayedEnv):
     ) -> None:
         if instructions not in ("goal", "steps"):
             raise ValueError(f"instructions is 'goal' or 'steps', got {instructions!r}.")
-        kinds = [tuple(sorted(one.items())) for one in checked_settings(game, settings or {})]
-        self._varied = [pairs[0][0] for pairs in zip(*kinds, strict=True) if len(set(pairs)) > 1]
-        tasks = taking_turns(
-            kinds,
-            lambda kind, count: textworld_tasks(game, split, kind, instructions == "goal", count),
-            split,
-            num_tasks,
-            TASKS,
-        )
+        chosen = tuple(sorted(checked_settings(game, settings or {}).items()))
+        tasks = textworld_tasks(game, split, chosen, instructions == "goal", num_tasks)
         super().__init__(tasks, max_steps, render_mode)
         self._engine: Any = None
         self._file = ""

@@ -125,9 +125,6 @@ class TextWorldExpressEnv(ReplayedEnv):
     ``game``: one of the seven. ``split``: ``train``, ``valid`` or ``test``: the engine's own. ``params``: the
     game's parameters in the engine's form, such as ``"numLocations=3, numIngredients=2"``. ``num_tasks``: at
     most that many of the 1,000 games of a split.
-
-    ## Version History
-    v0: first version.
     """
 
     agent = AgentDefaults(template="generic", history_length=2, success_reward=10.0)

@@ -429,9 +429,6 @@ class ToyTextEnv(TextEnv):
     ``game``: ``frozen_lake``, ``taxi``, ``cliff_walking`` or ``blackjack``. ``split``: ``train``, ``valid``
     or ``test``, disjoint by maps, first states and decks. ``size`` (4 to 10): of the lakes. ``slippery``:
     for lakes and cliff. ``num_tasks``: at most that many.
-
-    ## Version History
-    v0: first version.
     """
 
     agent = AgentDefaults(template="board", history_length=2, success_reward=10.0)

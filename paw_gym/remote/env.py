@@ -50,9 +50,6 @@ class RemoteEnv(TextEnv):
     ``url``: the gateway. ``remote_id``: the environment's id there. ``token``: if the gateway asks
     for one; better in the environment variable ``PAW_GATEWAY_TOKEN``. ``timeout``: seconds to wait
     for an answer. All others go to the environment, as far as the gateway allows.
-
-    ## Version History
-    v0: first version.
     """
 
     arguments_elsewhere: ClassVar[bool] = True

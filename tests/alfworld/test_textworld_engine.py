@@ -35,7 +35,7 @@ def test_without_the_extra_the_error_names_it(
     tiny_game: TinyGame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "textworld", None)
-    with pytest.raises(ImportError, match=r'pip install "\.\[alfworld\]"'):
+    with pytest.raises(ImportError, match=r"pip install '\.\[alfworld\]'"):
         TextWorldEngine(tiny_game())
 
 

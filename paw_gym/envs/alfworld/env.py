@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from paw_gym.core import AgentDefaults, Outcome, Task, TaskSet, TextEnv
 from paw_gym.envs.alfworld.experts import SweepExpert
-from paw_gym.envs.alfworld.games import GameIndex, load_compiled, load_game
+from paw_gym.envs.alfworld.games import load_compiled, load_game, shared_index
 from paw_gym.envs.alfworld.native.compiled import CompiledGame
 from paw_gym.envs.alfworld.native.engine import NOTHING_HAPPENS, Engine, NativeEngine, NativeState
 from paw_gym.envs.alfworld.procedural import generate
 from paw_gym.envs.alfworld.procedural.plan import solve
-from paw_gym.generated import taking_turns, values_of
+from paw_gym.generated import require_count, shared_sets
 from paw_gym.internals.naming import require_choice
 
 ENGINES = ("native", "textworld")
@@ -61,16 +60,10 @@ class ALFWorldEnv(TextEnv):
     (rooms that train does not have). ``data_dir``: the folder that holds ``train/``, ``valid_seen/``,
     ... or ``json_2.1.1/``. ``engine``: ``native``, or ``textworld`` for the original one (extra
     ``alfworld``). ``grammar`` (procedural): ``put`` or ``move``. ``variation`` (procedural): ``real``
-    rooms, ``modified`` ones, or ``mixed``. ``receptacles`` (procedural, ``modified`` rooms): how many, 4 to
-    20; with a list, the sizes take turns. ``num_tasks`` (procedural): size of the split.
-
-    ## Version History
-    v0: first version.
+    rooms, ``modified`` ones, or ``mixed``. ``num_tasks`` (procedural): size of the split.
     """
 
-    agent = AgentDefaults(
-        template="alfworld", history_length=2, success_reward=10.0, invalid_penalty=-0.1
-    )
+    agent = AgentDefaults(template="alfworld", success_reward=10.0)
 
     def __init__(
         self,
@@ -81,19 +74,11 @@ class ALFWorldEnv(TextEnv):
         grammar: str = "put",
         variation: str | None = None,
         num_tasks: int | None = None,
-        receptacles: int | Sequence[int] | None = None,
         render_mode: str | None = None,
     ) -> None:
         require_choice("engine", engine, ENGINES)
         if data_dir is None:
-            sizes = (None,) if receptacles is None else values_of("receptacles", receptacles)
-            tasks = taking_turns(
-                sizes,
-                lambda size, count: procedural_tasks(split, grammar, variation, count, size),
-                split,
-                num_tasks,
-                PROCEDURAL_TASKS,
-            )
+            tasks = procedural_tasks(split, grammar, variation, num_tasks)
         else:
             tasks = official_tasks(split, Path(data_dir))
         super().__init__(tasks, max_steps, render_mode)
@@ -169,52 +154,41 @@ class ProceduralGame(NamedTuple):
     seed: int
     grammar: str
     variation: str | None
-    receptacles: int | None = None
 
     def json(self) -> dict[str, Any]:
         """The content of its ``game.tw-pddl``."""
         return generate.generate_game(*self)  # type: ignore[arg-type]
 
+    @lru_cache(maxsize=1024)  # noqa: B019 - equal games are one
     def compiled(self) -> CompiledGame:
         """The game as the native engine plays it; recent ones are kept."""
-        return _compiled(self)
+        return CompiledGame.from_json(self.json())
 
 
-@lru_cache(maxsize=1024)
-def _compiled(game: ProceduralGame) -> CompiledGame:
-    return CompiledGame.from_json(game.json())
-
-
-@lru_cache(maxsize=64)
+@shared_sets(maxsize=64)
 def procedural_tasks(
-    split: str,
-    grammar: str = "put",
-    variation: str | None = None,
-    num_tasks: int | None = None,
-    receptacles: int | None = None,
+    split: str, grammar: str = "put", variation: str | None = None, num_tasks: int | None = None
 ) -> TaskSet:
     """The tasks of a procedural split, task types taking turns; other arguments as for ``ALFWorldEnv``."""
     require_choice("split", split, generate.SPLITS)
     require_choice("grammar", grammar, ("put", "move"))
-    chosen = generate.variation_of(split, variation, receptacles)  # type: ignore[arg-type]
+    require_count("num_tasks", num_tasks)
+    chosen = generate.variation_of(split, variation)  # type: ignore[arg-type]
     count = PROCEDURAL_TASKS[split] if num_tasks is None else num_tasks
     types = generate.TASK_TYPES
-    size = "" if receptacles is None else f"/{receptacles}"
-    ids = [f"procedural/{split}/{types[i % len(types)]}{size}/{i:05d}" for i in range(count)]
+    ids = [f"procedural/{split}/{types[i % len(types)]}/{i:05d}" for i in range(count)]
 
     def load(task_id: str) -> Task:
-        _, _, task_type, *_, number = task_id.split("/")
-        game = ProceduralGame(split, task_type, int(number), grammar, chosen, receptacles)
+        _, _, task_type, number = task_id.split("/")
+        game = ProceduralGame(split, task_type, int(number), grammar, chosen)
         return Task(task_id, game.compiled().task.strip(), task_type, game)
 
     parts = ["alfworld-procedural", "1", split, grammar, str(variation), str(count)]
-    parts += [] if receptacles is None else [str(receptacles)]
     digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()
     return TaskSet(ids, load, digest, split)
 
 
-@dataclass(frozen=True)
-class OfficialGame:
+class OfficialGame(NamedTuple):
     """A game file of the official layout."""
 
     path: Path
@@ -229,10 +203,10 @@ class OfficialGame:
 
 def official_tasks(split: str, data_dir: Path) -> TaskSet:
     """The playable games of a split of the official data."""
-    index = GameIndex.shared(data_dir, split)
+    index = shared_index(data_dir, split)
 
     def load(task_id: str) -> Task:
         game, path = index.games[task_id], index.path(task_id)
         return Task(task_id, game.instruction.strip(), game.task_type, OfficialGame(path))
 
-    return TaskSet(list(index.games), load, index.fingerprint, split, index.why_left_out)
+    return TaskSet(list(index.games), load, index.fingerprint, split)

@@ -25,14 +25,16 @@ from paw_gym.envs.alfworld.native.problem import (
 )
 from paw_gym.envs.alfworld.native.rules import task_text
 from paw_gym.internals.files import file_version, imposture, private_folder, user_path, write_text
-from paw_gym.internals.naming import did_you_mean
+from paw_gym.internals.naming import require_choice
 
 GAME_FILE = "game.tw-pddl"
 SPLITS = ("train", "valid_seen", "valid_unseen")
 _VERSION_FOLDER = "json_2.1.1"
 _DOWNLOAD = "To get the official data: paw data download alfworld"
 _GAMES_KEPT = 512
-_CACHE_VERSION = 2
+_CACHE_VERSION = 3
+_UNSUPPORTED = ("movable", "Sliced")
+"""words in the names of tasks that the text games do not have"""
 _log = logging.getLogger(__name__)
 
 Stamp = tuple[int, int, int]
@@ -108,26 +110,10 @@ def find_root(data_dir: str | os.PathLike[str]) -> Path:
     )
 
 
-def _left_out_by_name(task: str) -> str | None:
-    """The reason why the original leaves out a task folder of this name."""
-    for word in ("movable", "Sliced"):
-        if word in task:
-            return f"tasks named {word!r} are not supported by ALFWorld's text games"
-    return None
-
-
 def _trials(root: Path, split: str) -> Iterator[tuple[str, Stamp | None]]:
     """Id of each trial folder of a split, and the stamp of its game file (``None``: it has none)."""
-    folder = root / split
-    if not folder.is_dir():
-        there = [name for name in SPLITS if (root / name).is_dir()]
-        if split in SPLITS:
-            what = f"{root} has no {split}/ (there: {', '.join(there) or 'none'})."
-        else:
-            what = f"ALFWorld has no split {split!r}. {did_you_mean(split, SPLITS)}"
-        raise DataFolderError(f"{what} {_DOWNLOAD}")
-    for task in _folders(folder):
-        if _left_out_by_name(task.name) is None:
+    for task in _folders(root / split):
+        if not any(word in task.name for word in _UNSUPPORTED):
             for trial in _folders(task.path):
                 yield f"{split}/{task.name}/{trial.name}", _stamp(trial.path)
 
@@ -158,19 +144,14 @@ class GameRecord(NamedTuple):
     """the text after "Your task is to: " """
     digest: str
     """of domain, grammar and problem (``compiled.game_digest``)"""
-    left_out: str | None
-    """why the game is not playable, or None"""
+    solvable: bool
+    """as its file says; the original skips games that do not say so"""
 
 
 def read_record(trial: Path, stamp: Stamp) -> GameRecord:
     """Reads the game file of a trial folder."""
     path = trial / GAME_FILE
     data = parse_game(path.read_bytes(), str(path))
-    left_out = None
-    if "solvable" not in data:
-        left_out = "its file does not say whether it is solvable, and the original skips such games"
-    elif not data["solvable"]:
-        left_out = "its file marks it as unsolvable"
     task_type = trial.parent.name.split("-", 1)[0]
     if task_type not in TASK_TYPES:
         try:
@@ -178,14 +159,14 @@ def read_record(trial: Path, stamp: Stamp) -> GameRecord:
         except GameFileError as error:
             raise GameFileError(f"{path}: {error}") from error
     instruction = task_text(data["grammar"]) or ""
-    return GameRecord(stamp, task_type, instruction, game_digest(data), left_out)
+    return GameRecord(stamp, task_type, instruction, game_digest(data), bool(data.get("solvable")))
 
 
 class GameIndex:
     """The playable games of a split, in the order of their ids (``train/<task>/<trial>``).
 
     Left out, as in the original: tasks named "movable" or "Sliced", trials without a game file, games
-    marked unsolvable or not marked at all; ``why_left_out`` gives the reason.
+    marked unsolvable or not marked at all.
 
     Args:
         data_dir: the folder that holds train/, valid_seen/, valid_unseen/, or json_2.1.1/ with them.
@@ -196,46 +177,38 @@ class GameIndex:
     """
 
     def __init__(self, data_dir: str | Path, split: str) -> None:
-        self.root, self.split = find_root(data_dir), split
+        require_choice("split", split, SPLITS)
+        self.root = find_root(data_dir)
         found = _records(self.root, split)
-        self._left_out = {i: r.left_out for i, r in found.items() if r.left_out is not None}
-        self.games = {i: found[i] for i in sorted(found) if found[i].left_out is None}
+        self.games = {i: found[i] for i in sorted(found) if found[i].solvable}
         digest = hashlib.sha256()
         for task_id, record in self.games.items():
             digest.update(f"{task_id}\0{record.digest}\n".encode())
         self.fingerprint = digest.hexdigest()
         """sha256 over ids and games; machine and path play no part"""
 
-    @classmethod
-    def shared(cls, data_dir: str | Path, split: str) -> GameIndex:
-        """One index for all environments of a process; made anew when a task folder comes or goes."""
-        root = find_root(data_dir)
-        folder = root / split
-        return _shared_index(root, split, folder.stat().st_mtime_ns if folder.is_dir() else 0)
-
     def path(self, task_id: str) -> Path:
         return self.root / task_id / GAME_FILE
 
-    def why_left_out(self, task_id: str) -> str | None:
-        """A sentence on why a game that exists on disk is not here; None if the id names no such game."""
-        split, *names = task_id.split("/")
-        known = split in SPLITS and len(names) == 2 and ".." not in names
-        if not known or not (self.root / task_id).is_dir():
-            return None
-        if split != self.split:
-            return f"It belongs to the split {split!r}; this is {self.split}."
-        reason = self._left_out.get(task_id) or _left_out_by_name(names[0])
-        return f"The game exists but is left out: {reason or f'it has no {GAME_FILE}'}."
+
+def shared_index(data_dir: str | Path, split: str) -> GameIndex:
+    """One index for all environments of a process; made anew when a task folder comes or goes."""
+    root = find_root(data_dir)
+    folder = root / split
+    return _index(root, split, file_version(folder) if folder.is_dir() else "")
 
 
 @functools.lru_cache(maxsize=8)
-def _shared_index(root: Path, split: str, modified_ns: int) -> GameIndex:
+def _index(root: Path, split: str, version: str) -> GameIndex:
     return GameIndex(root, split)
 
 
 def _records(root: Path, split: str) -> dict[str, GameRecord]:
     """The records of a split's games; files that did not change since last time are not read."""
     folder = root / split
+    if not folder.is_dir():
+        there = ", ".join(name for name in SPLITS if (root / name).is_dir())
+        raise DataFolderError(f"{root} has no {split}/ (there: {there}). {_DOWNLOAD}")
     name = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
     cache = private_folder("alfworld") / f"{name}-{_CACHE_VERSION}.json"
     known = _remembered(cache)
@@ -246,13 +219,12 @@ def _records(root: Path, split: str) -> dict[str, GameRecord]:
         if stamp is None:
             continue
         record = known.get(task_id)
-        if record is None or record.stamp != stamp:
-            try:
+        try:
+            if record is None or record.stamp != stamp:
                 record = read_record(root / task_id, stamp)
-            except GameFileError as error:
-                corrupt.append(str(error))
-                continue
-        records[task_id] = record
+            records[task_id] = record
+        except GameFileError as error:
+            corrupt.append(str(error))
     # before any complaint, so that after a repair only the repaired files are read
     if records != known:
         try:
@@ -260,8 +232,8 @@ def _records(root: Path, split: str) -> dict[str, GameRecord]:
         except OSError as error:
             _log.warning("Cannot save the game index %s: %s", cache, error)
     if corrupt:
-        more = f" (and {len(corrupt) - 3} more files)" if len(corrupt) > 3 else ""
-        raise GameFileError("; ".join(corrupt[:3]) + more)
+        more = f" (and {len(corrupt) - 1} more files)" if len(corrupt) > 1 else ""
+        raise GameFileError(f"{corrupt[0]}{more}")
     if not records:
         raise DataFolderError(
             f"{folder} holds {len(found)} trial folders and no {GAME_FILE} in any of them: it is "
@@ -274,9 +246,9 @@ def _records(root: Path, split: str) -> dict[str, GameRecord]:
 def _remembered(cache: Path) -> dict[str, GameRecord]:
     try:
         stored = json.loads(cache.read_bytes()).items()
-        return {i: GameRecord((r[0][0], r[0][1], r[0][2]), *r[1:]) for i, r in stored}
+        return {task_id: GameRecord(tuple(stamp), *rest) for task_id, (stamp, *rest) in stored}
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError) as error:
         _log.warning("Unreadable game index %s (%s): building it anew.", cache, error)
         return {}

@@ -1,5 +1,4 @@
-"""The original ALFWorld engine (TextWorld and Fast Downward) behind the same interface as ours, and a
-comparison of the two, step by step, for anyone who wants to know whether they agree.
+"""The original ALFWorld engine (TextWorld and Fast Downward), and a comparison of ours with it.
 
 Needs the extra ``alfworld``. About 25 steps/s and 170 MB a process; it is here as the reference.
 """
@@ -9,15 +8,16 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from paw_gym.envs.alfworld.native.compiled import CompiledGame
 from paw_gym.envs.alfworld.native.engine import Engine, NativeEngine
 from paw_gym.envs.alfworld.native.problem import UnsolvableGameError
 from paw_gym.envs.alfworld.native.rules import recognise_grammar
 from paw_gym.envs.alfworld.procedural.plan import solve
+from paw_gym.internals.constructors import need
 
-INSTALL_HINT = 'pip install ".[alfworld]" in your clone of PaW-Gym'
+T = TypeVar("T")
 
 
 class CommandHistory(NamedTuple):
@@ -27,40 +27,26 @@ class CommandHistory(NamedTuple):
 
 
 class TextWorldEngine:
-    """One game, the JSON content of a ``game.tw-pddl``, in the original engine.
-
-    Raises:
-        ImportError: when textworld, fast-downward-textworld or alfworld is not installed.
-        UnsolvableGameError: when the game has no solution; the original cannot load such games.
-        GameFileError: when its grammar is not ALFWorld's own.
-    """
+    """One game, the JSON content of a ``game.tw-pddl``, in the original engine."""
 
     def __init__(self, data: Mapping[str, Any]) -> None:
         # TextWorld runs what stands in a grammar's braces as Python
         recognise_grammar(data["grammar"])
         self._env = _original_environment()
-        argv = sys.argv
         try:
-            self._env.load(dict(data))
+            _with_own_arguments(lambda: self._env.load(dict(data)))
         except KeyError as error:
             # Fast Downward's translation of a goal that cannot be reached lacks its variable.
             raise UnsolvableGameError(
                 f"the original engine cannot load this game: {error}"
             ) from error
-        finally:
-            sys.argv = argv  # fast_downward.pddl2sas replaces it
         self._commands: list[str] = []
         self._admissible: list[str] = []
         self.won = False
 
     def reset(self) -> str:
         self._commands = []
-        argv = sys.argv
-        try:
-            state = self._env.reset()
-        finally:
-            sys.argv = argv
-        return self._take_over(state)
+        return self._take_over(_with_own_arguments(self._env.reset))
 
     def step(self, command: str) -> tuple[str, bool]:
         self._commands.append(command)
@@ -89,15 +75,22 @@ class TextWorldEngine:
         return str(state.feedback)
 
 
-def _original_environment() -> Any:
+def _with_own_arguments(call: Callable[[], T]) -> T:
+    """Keeps ``sys.argv``, which ``fast_downward.pddl2sas`` replaces."""
+    argv = sys.argv
     try:
-        import textworld
-        from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
-        from textworld.envs.pddl.pddl import PddlEnv
-    except ImportError as error:
-        raise ImportError(
-            f'engine="textworld" needs the original ALFWorld packages ({error}): {INSTALL_HINT}'
-        ) from error
+        return call()
+    finally:
+        sys.argv = argv
+
+
+def _original_environment() -> Any:
+    for package in ("textworld", "fast_downward", "alfworld"):
+        need(package, "alfworld", 'engine="textworld"')
+    import textworld
+    from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
+    from textworld.envs.pddl.pddl import PddlEnv
+
     infos = textworld.EnvInfos(won=True, admissible_commands=True)
     return AlfredDemangler(PddlEnv(infos))
 
@@ -121,23 +114,18 @@ class ParityError(AssertionError):
 def compare(native: Engine, original: Engine, walker: Walker) -> int:
     """Play both engines with the same commands from the start; returns how many."""
     commands: list[str] = []
-    _same("opening text", native.reset(), original.reset(), commands)
+    answers: list[object] = [native.reset(), original.reset()]
     while True:
         admissible = original.admissible_commands()
-        _same("admissible commands", native.admissible_commands(), admissible, commands)
-        _same("won", native.won, original.won, commands)
+        ours = (answers[0], native.won, native.admissible_commands())
+        theirs = (answers[1], original.won, admissible)
+        if ours != theirs:
+            raise ParityError(f"after {commands}:\n native:   {ours}\n original: {theirs}")
         command = walker(admissible)
         if command is None:
             return len(commands)
         commands.append(command)
-        _same("observation and end", native.step(command), original.step(command), commands)
-
-
-def _same(what: str, native: object, original: object, commands: Sequence[str]) -> None:
-    if native != original:
-        raise ParityError(
-            f"{what} after {list(commands)}:\n native:   {native!r}\n original: {original!r}"
-        )
+        answers = [native.step(command), original.step(command)]
 
 
 def random_walker(steps: int, seed: int) -> Walker:

@@ -144,9 +144,6 @@ class SearchQAEnv(TextEnv):
     ``reward``: ``exact_match`` or ``f1``. Synthetic only: ``difficulty`` (``easy``: one hop,
     ``medium``: one or two, ``hard``: two or three, with aliases and distractors, ``mixed``: one to
     three), ``num_questions``, ``num_passages``, ``world_seed``.
-
-    ## Version History
-    v0: first version.
     """
 
     agent = AgentDefaults(

@@ -81,9 +81,6 @@ class Tau2Env(TextEnv):
     ``endpoint`` (a model behind an OpenAI-compatible endpoint), or an object with ``reply``.
     ``user_model``, ``user_url``, ``user_settings``: for the endpoint (see ``EndpointUser``).
     ``max_errors``: see above.
-
-    ## Version History
-    v0: first version.
     """
 
     agent = AgentDefaults(

@@ -76,9 +76,6 @@ class WebShopEnv(TextEnv):
     ``nouns``: ``spacy`` or ``rules``, for the reward; by default spaCy's model for official
     products if it is installed. ``show_attributes``: a page with the product's attributes.
     ``token``: bearer token of the server.
-
-    ## Version History
-    v0: first version.
     """
 
     agent = AgentDefaults(

@@ -136,9 +136,6 @@ class CompiledGame:
             **_goal_tables(goal, tables),
         )
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "memo": {}, "menus": {}, "views": {}}
-
 
 def game_digest(data: Mapping[str, Any]) -> str:
     """sha256 (hex) of the three texts that define a game."""

@@ -25,23 +25,19 @@ class Engine(Protocol):
     """true if the goal holds now"""
 
     def reset(self) -> str:
-        """Go back to the start; returns the opening text, which ends with the task."""
+        """Goes back to the start; returns the opening text, which ends with the task."""
 
     def step(self, command: str) -> tuple[str, bool]:
-        """Try a command; returns the answer and whether the game is won.
-
-        White space around the command is ignored, its letter case is not. What is not among the
-        admissible commands gets the answer "Nothing happens." and changes nothing.
-        """
+        """Tries a command, white space around it aside; returns the answer and whether the game is won."""
 
     def admissible_commands(self) -> list[str]:
-        """The commands that work now, sorted, without duplicates; the list is the caller's."""
+        """The commands that work now, sorted; all others get the answer "Nothing happens."."""
 
     def save_state(self) -> object:
-        """A picklable snapshot for `restore_state`."""
+        """A picklable snapshot."""
 
     def restore_state(self, state: object) -> None:
-        """Go back to a snapshot of the same game."""
+        """Goes back to a snapshot of the same game."""
 
 
 class NativeState(NamedTuple):

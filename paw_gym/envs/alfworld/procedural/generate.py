@@ -15,9 +15,9 @@ from paw_gym.envs.alfworld.native.problem import TASK_TYPES, make_goal
 from paw_gym.envs.alfworld.procedural.placement import (
     CAN_BE_TAKEN,
     SCENERY,
+    as_receptacles,
     lay_things,
     modified_receptacles,
-    real_receptacles,
     types_of_kind,
 )
 from paw_gym.envs.alfworld.procedural.plan import plan, world_of_scene
@@ -29,12 +29,11 @@ from paw_gym.envs.alfworld.procedural.scene import (
     sample_goal,
     sample_room,
 )
-from paw_gym.generated import require_in
 from paw_gym.internals.naming import require_choice
 
 SPLITS = ("train", "valid_seen", "valid_unseen")
-SHARES = {"train": frozenset({0, 1}), "valid_seen": frozenset({2}), "valid_unseen": frozenset({3})}
-"""quarters of the placement hashes that belong to a split"""
+QUARTERS = ("train", "train", "valid_seen", "valid_unseen")
+"""the splits that the quarters of the placement hashes belong to"""
 
 AGENT = "agent1"
 Fact = tuple[str, ...]
@@ -42,16 +41,13 @@ Variation = Literal["real", "modified", "mixed"]
 VARIATIONS: tuple[Variation, ...] = ("real", "modified", "mixed")
 MODIFIED_SHARE = 0.8
 """share of modified rooms in "mixed": most, since a small policy generalises from these"""
-RECEPTACLES = range(4, 21)
-"""numbers of receptacles that a modified room can be asked to have: most rooms of every kind have 20"""
 THINGS_PER_RECEPTACLE = (0.9, 1.8)
 """range from which a modified room's number of things is sampled; official rooms average 1.1 to 1.6"""
 
 
 def share_of(placement_hash: str) -> str:
     """The split that owns a placement."""
-    quarter = int(placement_hash[:8], 16) % 4
-    return next(split for split, quarters in SHARES.items() if quarter in quarters)
+    return QUARTERS[int(placement_hash[:8], 16) % 4]
 
 
 def generate_game(
@@ -60,7 +56,6 @@ def generate_game(
     seed: int,
     grammar: Literal["put", "move"] = "put",
     variation: Variation | None = None,
-    receptacles: int | None = None,
 ) -> dict[str, Any]:
     """One game as the JSON content of a `game.tw-pddl`.
 
@@ -74,30 +69,21 @@ def generate_game(
         variation: "real": receptacles as in the AI2-THOR room; "modified": a subset of 6 to 14 of them,
             renumbered, and things from all rooms of that kind; "mixed": four in five games are
             modified. Default: "mixed" for train, "real" for the others.
-        receptacles: number of receptacles of a modified room, in `RECEPTACLES`; it makes "modified" the
-            default. None: as sampled.
 
     Returns:
         `pddl_domain, grammar, pddl_problem, solvable, walkthrough` as in official game files, and
         `task_type, task` (its wording)`, room, placement_hash, split, seed, variation`.
-
-    Raises:
-        ValueError: for an unknown split, task type, grammar or variation, or a number of receptacles that
-            is out of range or asked of a real room.
     """
     require_choice("split", split, SPLITS)
     require_choice("task type", task_type, TASK_TYPES)
     require_choice("grammar", grammar, ("put", "move"))
-    variation = variation_of(split, variation, receptacles)
-    size = "" if receptacles is None else f"|{receptacles}"
-    rng = random.Random(f"{split}|{task_type}|{seed}|{variation}{size}")
+    variation = variation_of(split, variation)
+    rng = random.Random(f"{split}|{task_type}|{seed}|{variation}")
     while True:
         modified = variation == "modified" or (
             variation == "mixed" and rng.random() < MODIFIED_SHARE
         )
-        scene = _sample(split, task_type, modified, rng, receptacles)
-        if receptacles not in (None, len(scene.receptacles)):
-            continue  # a room that has fewer
+        scene = _sample(split, task_type, modified, rng)
         digest = scene.placement_hash()
         if share_of(digest) == split:
             break
@@ -119,18 +105,16 @@ def generate_game(
     }
 
 
-def _sample(
-    split: str, task_type: str, modified: bool, rng: random.Random, size: int | None
-) -> Scene:
+def _sample(split: str, task_type: str, modified: bool, rng: random.Random) -> Scene:
     room = sample_room(task_type, split == "valid_unseen", not modified, rng)
     kinds = types_of_kind(room.kind) if modified else room.object_types
     goal = sample_goal(task_type, room.receptacle_types, kinds, rng)
     most = None
     if modified:
-        receptacles = modified_receptacles(room, goal, rng, size)
+        receptacles = modified_receptacles(room, goal, rng)
         most = round(len(receptacles) * rng.uniform(*THINGS_PER_RECEPTACLE))
     else:
-        receptacles = real_receptacles(room)
+        receptacles = as_receptacles(room.fittings)
     # chairs, windows and light switches lie in no receptacle
     shown = kinds & (facts().pickupable | SCENERY.keys())
     things = lay_things(receptacles, shown, goal, most, rng)
@@ -140,15 +124,8 @@ def _sample(
     return Scene(room.number, receptacles, things, start, goal)
 
 
-def variation_of(split: str, variation: Variation | None, receptacles: int | None) -> Variation:
-    """The kind of a game's room: as given, or the default; arguments as for `generate_game`."""
-    if receptacles is not None:
-        require_in("receptacles", receptacles, RECEPTACLES)
-        if variation not in (None, "modified"):
-            raise ValueError(
-                f"receptacles is of variation='modified', and {variation!r} has rooms as they are."
-            )
-        return "modified"
+def variation_of(split: str, variation: Variation | None) -> Variation:
+    """The kind of a game's room: as given, or the default of a split."""
     if variation is None:
         return "mixed" if split == "train" else "real"
     require_choice("variation", variation, VARIATIONS)

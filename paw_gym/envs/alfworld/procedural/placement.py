@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence, Set
+from dataclasses import replace
 from functools import cache
 
 from paw_gym.envs.alfworld.native.problem import TOOLS
 from paw_gym.envs.alfworld.procedural.rooms import (
-    Cell,
     Fitting,
     Position,
     Room,
@@ -78,14 +78,7 @@ SHARED_CELL = 0.1
 places in the official games serve two receptacles"""
 
 
-def real_receptacles(room: Room) -> tuple[Receptacle, ...]:
-    """The room's receptacles as they are."""
-    return _unique([(f.type, f.position, f.cell, f.openable) for f in room.fittings])
-
-
-def modified_receptacles(
-    room: Room, goal: SceneGoal, rng: random.Random, count: int | None = None
-) -> tuple[Receptacle, ...]:
+def modified_receptacles(room: Room, goal: SceneGoal, rng: random.Random) -> tuple[Receptacle, ...]:
     """A subset of the room's receptacles, moved, with what the goal needs among them."""
     chosen: list[Fitting] = []
     for group in _needed_types(goal):
@@ -93,16 +86,15 @@ def modified_receptacles(
         if fitting not in chosen:
             chosen.append(fitting)
     rest = [fitting for fitting in room.fittings if fitting not in chosen]
-    wanted = rng.randint(*MODIFIED_RECEPTACLES) if count is None else count
-    missing = max(0, wanted - len(chosen))
+    missing = rng.randint(*MODIFIED_RECEPTACLES) - len(chosen)
     chosen += rng.sample(rest, min(missing, len(rest)))
-    rows: list[tuple[str, Position, Cell, bool]] = []
+    moved: list[Fitting] = []
     for fitting in chosen:
         position, cell = random_place(rng)
-        if rows and rng.random() < SHARED_CELL:
-            cell = rng.choice(rows)[2]
-        rows.append((fitting.type, position, cell, fitting.openable))
-    return _unique(rows)
+        if moved and rng.random() < SHARED_CELL:
+            cell = rng.choice(moved).cell
+        moved.append(replace(fitting, position=position, cell=cell))
+    return as_receptacles(moved)
 
 
 def _needed_types(goal: SceneGoal) -> list[Set[str]]:
@@ -117,11 +109,12 @@ def _needed_types(goal: SceneGoal) -> list[Set[str]]:
     return groups
 
 
-def _unique(rows: Sequence[tuple[str, Position, Cell, bool]]) -> tuple[Receptacle, ...]:
+def as_receptacles(fittings: Sequence[Fitting]) -> tuple[Receptacle, ...]:
+    """The receptacles of a game, with ids of their own."""
     taken: set[str] = set()
     return tuple(
-        Receptacle(_free_id(kind, position, taken), kind, cell, openable)
-        for kind, position, cell, openable in rows
+        Receptacle(_free_id(f.type, f.position, taken), f.type, f.cell, f.openable)
+        for f in fittings
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from functools import cache
 
@@ -153,42 +153,47 @@ def rooms_for(task_type: str, kind: str, unseen: bool, lamp_in_place: bool) -> t
         for room in rooms().values()
         if room.kind == kind
         and (room.number in UNSEEN_ROOMS) == unseen
-        and any(goal_pairs(task_type, room.receptacle_types, room.object_types))
+        and goals(task_type, room.receptacle_types, room.object_types)
         and not (
             task_type == "look_at_obj_in_light" and lamp_in_place and LAMP not in room.object_types
         )
     )
 
 
-def goal_pairs(
-    task_type: str, receptacle_types: Set[str], object_types: Set[str]
-) -> Iterator[tuple[str, str]]:
-    """All (object type, target type) goals of a task type, sorted, that these types allow.
+@cache
+def goals(
+    task_type: str, receptacle_types: frozenset[str], object_types: frozenset[str]
+) -> dict[str, list[str]]:
+    """The goals of a task type that these types allow: object types, sorted, by target type.
 
     The object can always lie somewhere other than in a receptacle of the target type.
     """
-    contain = facts().can_contain
+    known, contain = facts(), facts().can_contain
 
-    def lies_somewhere(kind: str, places: Set[str]) -> bool:
-        return any(kind in contain.get(place, frozenset()) for place in places)
+    def lying(kinds: Set[str], places: Set[str]) -> list[str]:
+        return sorted(
+            kind for kind in kinds if any(kind in contain.get(place, ()) for place in places)
+        )
 
     if task_type == "look_at_obj_in_light":
-        if receptacle_types & LAMP_PLACES.keys():
-            movable = sorted(object_types & facts().pickupable)
-            yield from ((kind, LAMP) for kind in movable if lies_somewhere(kind, receptacle_types))
-        return
-    tool, affordance, _ = TOOLS.get(task_type, (None, None, None))
-    if tool is not None and tool not in receptacle_types:
-        return
-    allowed = facts().affordances[affordance] if affordance else facts().pickupable
-    for target in sorted(
-        receptacle_types - {tool} - {"BathtubBasin" if tool == "SinkBasin" else ""}
-    ):
-        if task_type == "pick_two_obj_and_place" and target in HOLDS_ONE:
-            continue
-        for kind in sorted(object_types & allowed & contain.get(target, frozenset())):
-            if lies_somewhere(kind, receptacle_types - {target}):
-                yield kind, target
+        kinds = lying(object_types & known.pickupable, receptacle_types)
+        return {LAMP: kinds} if kinds and receptacle_types & LAMP_PLACES.keys() else {}
+    targets, allowed = receptacle_types, known.pickupable
+    if task_type in TOOLS:
+        tool, affordance, _ = TOOLS[task_type]
+        allowed = known.affordances[affordance]
+        targets = targets - {tool, *(["BathtubBasin"] if tool == "SinkBasin" else [])}
+        if tool not in receptacle_types:
+            return {}
+    elif task_type == "pick_two_obj_and_place":
+        targets = targets - HOLDS_ONE
+    found = {
+        target: lying(
+            object_types & allowed & contain.get(target, frozenset()), receptacle_types - {target}
+        )
+        for target in targets
+    }
+    return {target: kinds for target, kinds in found.items() if kinds}
 
 
 def sample_goal(
@@ -198,22 +203,12 @@ def sample_goal(
     rng: random.Random,
 ) -> SceneGoal:
     """Sample the target type, then an object type that may go there, then the wording."""
-    pairs = _pairs(task_type, receptacle_types, object_types)
+    pairs = goals(task_type, receptacle_types, object_types)
     target = rng.choice(sorted(pairs))
     kind = rng.choice(pairs[target])
     template = rng.choice(facts().templates[task_type])
     words = {"obj": kind.lower(), "recep": target.lower(), "toggle": target.lower()}
     return SceneGoal(task_type, kind, target, template.format(**words) + ".")
-
-
-@cache
-def _pairs(
-    task_type: str, receptacle_types: frozenset[str], object_types: frozenset[str]
-) -> dict[str, list[str]]:
-    by_target: dict[str, list[str]] = {}
-    for kind, target in goal_pairs(task_type, receptacle_types, object_types):
-        by_target.setdefault(target, []).append(kind)
-    return by_target
 
 
 def goal_pddl(goal: SceneGoal) -> str:
