@@ -181,9 +181,9 @@ def test_arguments_reach_nothing_but_the_tool(make: Make, key: str) -> None:
 
 
 def test_too_many_failures_end_it(make: Make) -> None:
-    answer = play(make(max_errors=3), "mock/update_task_1", ["{"] * 9)
+    answer = play(make(), "mock/update_task_1", ["{"] * 12)
     assert answer[2] and answer[1] == 0.0 and answer[4]["ended_by"] == "too_many_errors"
-    assert answer[4]["errors"] == 3
+    assert answer[4]["errors"] == 10
 
 
 @pytest.mark.parametrize("expression", ["9**9**9**9", "9* *9", "1+" * 5000 + "1"])

@@ -6,7 +6,6 @@ import copy
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
@@ -87,10 +86,14 @@ def _without_copies(kind: Any) -> Callable[..., Any]:
     read = tau2_module("environment.toolkit").ToolType.READ
 
     def use_tool(self: Any, tool_name: str, **kwargs: Any) -> Any:
-        if self.has_tool(tool_name) and self.tool_type(tool_name) is read:
-            with reading(self.db):
-                return kind.use_tool(self, tool_name, **kwargs)
-        return kind.use_tool(self, tool_name, **kwargs)
+        tables = [table for table in vars(self.db).values() if isinstance(table, SharedTable)]
+        for table in tables:
+            table.reading = self.has_tool(tool_name) and self.tool_type(tool_name) is read
+        try:
+            return kind.use_tool(self, tool_name, **kwargs)
+        finally:
+            for table in tables:
+                table.reading = False
 
     return use_tool
 
@@ -222,33 +225,20 @@ class SharedTable(dict[str, Any]):
     are, which is right: a shared row was never changed.
     """
 
+    reading = False
+    """true while no row is changed, so that none has to be copied"""
+
     def __init__(self, rows: dict[str, Any]) -> None:
         super().__init__(rows)
         self._original = rows
-        self._shared = set(rows)
-        self._reading = False
-
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        """A block that changes no row, and so needs no copies."""
-        self._reading = True
-        try:
-            yield
-        finally:
-            self._reading = False
-
-    def _own(self, key: str) -> None:
-        if key in self._shared and not self._reading:
-            self._shared.discard(key)
-            super().__setitem__(key, copy.deepcopy(super().__getitem__(key)))
 
     def changes(self) -> dict[str, str | None]:
         """The rows that differ from the original's, as JSON; ``None`` for one that is gone."""
         found: dict[str, str | None] = dict.fromkeys(self._original.keys() - self.keys())
-        for key in self.keys() - self._shared:
-            now = _as_json(super().__getitem__(key))
-            if key not in self._original or now != _as_json(self._original[key]):
-                found[key] = now
+        for key, row in super().items():
+            old = self._original.get(key)
+            if row is not old and (old is None or _as_json(row) != _as_json(old)):
+                found[key] = _as_json(row)
         return found
 
     def __iter__(self) -> Iterator[str]:
@@ -256,37 +246,23 @@ class SharedTable(dict[str, Any]):
         return super().__iter__()
 
     def __getitem__(self, key: str) -> Any:
-        self._own(key)
-        return super().__getitem__(key)
+        row = super().__getitem__(key)
+        if not self.reading and row is self._original.get(key):
+            row = self[key] = copy.deepcopy(row)
+        return row
 
-    def __setitem__(self, key: str, row: Any) -> None:
-        self._shared.discard(key)
-        super().__setitem__(key, row)
-
-    def __delitem__(self, key: str) -> None:
-        super().__delitem__(key)
-        self._shared.discard(key)
-
-    def __ior__(self, rows: Any) -> SharedTable:  # type: ignore[override, misc]
-        self.update(rows)
-        return self
-
-    # row by row, so that each is a private copy or known to be new
+    # row by row, so that each is a private copy
     get = MutableMapping.get  # type: ignore[assignment]
     setdefault = MutableMapping.setdefault
-    update = MutableMapping.update
-    clear = MutableMapping.clear
     values = MutableMapping.values  # type: ignore[assignment]
     items = MutableMapping.items  # type: ignore[assignment]
 
     def pop(self, key: str, *default: Any) -> Any:
-        self._own(key)
-        return super().pop(key, *default)
+        return copy.deepcopy(super().pop(key, *default))
 
     def popitem(self) -> tuple[str, Any]:
-        if self:
-            self._own(next(reversed(self)))
-        return super().popitem()
+        key, row = super().popitem()
+        return key, copy.deepcopy(row)
 
 
 def _as_json(row: Any) -> str:
@@ -318,13 +294,3 @@ def copy_database(database: Any) -> Any:
         for name, value in vars(database).items()
     }
     return database.model_copy(update=own)
-
-
-@contextmanager
-def reading(database: Any) -> Iterator[None]:
-    """A block that changes nothing in a database: no row of its shared tables is copied for it."""
-    with ExitStack() as stack:
-        for table in vars(database).values():
-            if isinstance(table, SharedTable):
-                stack.enter_context(table.reading())
-        yield

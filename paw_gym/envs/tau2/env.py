@@ -64,7 +64,7 @@ class Tau2Env(TextEnv):
     The user's first words. ``seed`` or ``options`` choose the task.
 
     ## Episode End
-    Terminated when the user ends the conversation, after ``max_errors`` (10) failed or invalid calls
+    Terminated when the user ends the conversation, after ten failed or invalid calls
     (reward 0), or when the user has left three messages in a row without an answer (reward 0);
     truncated after ``max_steps`` actions.
 
@@ -80,21 +80,14 @@ class Tau2Env(TextEnv):
     on); telecom also has ``small`` and ``full``. ``user``: ``scripted`` (deterministic, no model),
     ``endpoint`` (a model behind an OpenAI-compatible endpoint), or an object with ``reply``.
     ``user_model``, ``user_url``, ``user_settings``: for the endpoint (see ``EndpointUser``).
-    ``max_errors``: see above.
     """
 
-    agent = AgentDefaults(
-        template="tau2", history_length=None, success_reward=None, invalid_penalty=-0.01
-    )
+    agent = AgentDefaults(template="tau2", history_length=None, invalid_penalty=-0.01)
     held_out_splits = ("train", "test")
     small_template = "tau2"
     recorded_info = (
-        "reply_from",
-        "tool_error",
-        "user_failed",
-        "ended_by",
-        "reward_parts",
-        "checks",
+        *("reply_from", "tool_error", "user_failed"),
+        *("ended_by", "reward_parts", "checks"),
     )
 
     def __init__(
@@ -106,18 +99,13 @@ class Tau2Env(TextEnv):
         user_url: str | None = None,
         user_settings: Mapping[str, Any] | None = None,
         max_steps: int = 100,
-        max_errors: int = MAX_ERRORS,
         render_mode: str | None = None,
     ) -> None:
         tau2_module("utils.utils")  # a missing package is reported before anything else
         require_choice("domain", domain, DOMAINS)
-        if max_errors < 1:
-            raise ValueError(f"max_errors must be at least 1, got {max_errors}.")
         self.user = _make_user(user, user_model, user_url, user_settings)
         super().__init__(domain_tasks(domain, split), max_steps, render_mode)
-        self.max_errors = max_errors
         self.domain = load_domain(domain)
-        self._package_task: tuple[str, Any] | None = None
         self._world: Any = None
 
     @property
@@ -163,9 +151,9 @@ class Tau2Env(TextEnv):
         return self._hear_user()
 
     def _after_error(self, text: str, **more: Any) -> Outcome:
-        if self.state["errors"] < self.max_errors:
+        if self.state["errors"] < MAX_ERRORS:
             return self._outcome(text, **more)
-        text += f"\nThe conversation was broken off after {self.max_errors} failed calls."
+        text += f"\nThe conversation was broken off after {MAX_ERRORS} failed calls."
         return self._outcome(text, ended_by="too_many_errors", **more)
 
     def _use(self, role: str, name: str, arguments: Mapping[str, Any]) -> talk.Message:
@@ -207,7 +195,7 @@ class Tau2Env(TextEnv):
             shown += f"User: {text.strip()}\n" if text.strip() else ""
             text = f"{shown}The user has ended the conversation."
             return self._outcome(text, reply_from="user", ended_by=end)
-        if self.state["errors"] >= self.max_errors:  # a user's failed calls count as well
+        if self.state["errors"] >= MAX_ERRORS:  # a user's failed calls count as well
             return self._after_error(f"{shown}User: {text}", reply_from="user")
         return self._outcome(f"{shown}User: {text}", reply_from="user")
 
@@ -261,7 +249,7 @@ class Tau2Env(TextEnv):
     def _verdict(self, ended_by: str | None) -> Verdict:
         if ended_by not in talk.ENDINGS.values():
             return Verdict(0.0, {}, {})
-        return evaluate(self.domain, self._task_object(), self.state["messages"])
+        return evaluate(self.domain, package_task(self.task.data), self.state["messages"])
 
     def is_admissible(self, action: str) -> bool:
         """True if it is a well-formed call of a tool that exists, or words for the user."""
@@ -273,15 +261,11 @@ class Tau2Env(TextEnv):
 
     # --- the package's objects -------------------------------------------------------------------
 
-    def _task_object(self) -> Any:
-        if self._package_task is None or self._package_task[0] != self.task.id:
-            self._package_task = (self.task.id, package_task(self.task.data))
-        return self._package_task[1]
-
     def _present_world(self) -> Any:
         """The databases as they are now; made anew from the conversation after a restore."""
         if self._world is None:
-            self._world = world_after(self.domain, self._task_object(), self.state["messages"])
+            task = package_task(self.task.data)
+            self._world = world_after(self.domain, task, self.state["messages"])
         return self._world
 
     def _set_state(self, state: Any) -> None:
