@@ -9,9 +9,8 @@ from __future__ import annotations
 import copy
 import hashlib
 import random
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import InitVar, dataclass
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
@@ -53,58 +52,52 @@ class Step(NamedTuple):
 
 
 @dataclass(eq=False)
-class TabularGame(ABC):
+class TabularGame:
     """A world whose states are numbers, as in Gymnasium's table of transitions."""
 
     instruction: str
     """the task"""
     actions: Sequence[str]
     """every action, in Gymnasium's order"""
-    table: Mapping[int, Mapping[int, Sequence[tuple[float, int, float, bool]]]]
-    """by state and action: (probability, next state, reward, whether the episode ends)"""
+    transitions: InitVar[Mapping[int, Mapping[int, Sequence[tuple[float, int, float, bool]]]]]
+    """Gymnasium's table"""
+    show: Callable[[int], str]
+    """the state as the agent sees it"""
+    event: Callable[[int, str, Step], str]
+    """a sentence about a step, from the state before it and the action"""
+    holes: Set[int] = frozenset()
+    """states in which an episode has failed"""
 
-    @abstractmethod
-    def show(self, state: int) -> str:
-        """The state as the agent sees it."""
-
-    @abstractmethod
-    def event(self, before: int, action: str, after: int, reward: float) -> str:
-        """A sentence about a step."""
-
-    def lost(self, state: int) -> bool:
-        """True if an episode that ends in this state has failed."""
-        return False
-
-    def _won(self, after: int, over: bool) -> bool:
-        return over and not self.lost(after)
+    def __post_init__(self, transitions: Any) -> None:
+        self.table = {
+            state: {
+                action: [
+                    (p, Step(int(after), "", float(reward), over, over and after not in self.holes))
+                    for p, after, reward, over in ways
+                ]
+                for action, ways in zip(self.actions, by_number.values(), strict=True)
+            }
+            for state, by_number in transitions.items()
+        }
 
     def useful(self, state: int) -> list[str]:
         """The actions that can change something."""
-        return [self.actions[number] for number in self._useful(state)]
-
-    def _useful(self, state: int) -> list[int]:
         return [
-            number
-            for number, outcomes in self.table[state].items()
-            if any(after != state or over for _, after, _, over in outcomes)
+            action
+            for action, ways in self.table[state].items()
+            if any(step.state != state or step.over for _, step in ways)
         ]
 
     def step(self, state: int, action: str, rng: np.random.Generator) -> Step:
         """Samples one number, whatever the action."""
-        number = self.actions.index(action)
-        after, reward, over = self._sample(state, number, float(rng.random()))
-        event = self.event(state, action, after, reward)
-        return Step(after, event, reward, over, self._won(after, over))
+        step = self._sample(state, action, float(rng.random()))
+        return step._replace(event=self.event(state, action, step))
 
-    def _sample(self, state: int, number: int, uniform: float) -> tuple[int, float, bool]:
-        """(next state, reward, whether the episode ends), for a number from [0, 1).
-
-        As in Gymnasium, the first outcome at which the summed probability is above the number.
-        """
-        outcomes = self.table[state][number]
-        bounds = np.cumsum([probability for probability, *_ in outcomes])
-        _, after, reward, over = outcomes[int(np.argmax(bounds > uniform))]
-        return int(after), float(reward), bool(over)
+    def _sample(self, state: int, action: str, uniform: float) -> Step:
+        """As in Gymnasium, the first outcome at which the summed probability is above the number."""
+        ways = self.table[state][action]
+        bounds = np.cumsum([probability for probability, _ in ways])
+        return ways[int(np.argmax(bounds > uniform))][1]
 
     def solution(self, state: int, rng: np.random.Generator, budget: int) -> list[str]:
         """Actions that succeed, by looking ahead in ``rng``; empty if none do within the budget."""
@@ -114,76 +107,72 @@ class TabularGame(ABC):
             uniform = float(ahead.random())
             following: dict[int, list[str]] = {}
             for now, path in layer.items():
-                for number in self._useful(now):
-                    after, _, over = self._sample(now, number, uniform)
-                    taken = [*path, self.actions[number]]
-                    if self._won(after, over):
-                        return taken
-                    if not over:
-                        following.setdefault(after, taken)
+                for action in self.useful(now):
+                    step = self._sample(now, action, uniform)
+                    if step.success:
+                        return [*path, action]
+                    if not step.over:
+                        following.setdefault(step.state, [*path, action])
             layer = following
         return []
 
     def advice(self, state: int) -> str:
         """The action with the greatest probability of success, discounted by its steps."""
-        choices = self._useful(state) or list(self.table[state])
-        return self.actions[max(choices, key=lambda n: self._value(state, n, self._values))]
+        choices = self.useful(state) or self.actions
+        return max(choices, key=lambda action: _value(self.table[state][action], self._values))
 
     @cached_property
-    def _values(self) -> list[float]:
+    def _values(self) -> dict[int, float]:
         """For each state, the discounted probability of success by the best actions (value iteration)."""
-        values, change = [0.0] * len(self.table), 1.0
+        values, change = dict.fromkeys(self.table, 0.0), 1.0
         while change > 1e-6:
-            new = [
-                max(self._value(s, n, values) for n in self.table[s]) for s in range(len(values))
-            ]
-            change = max(abs(a - b) for a, b in zip(values, new, strict=True))
+            new = {s: max(_value(w, values) for w in of.values()) for s, of in self.table.items()}
+            change = max(abs(new[state] - values[state]) for state in values)
             values = new
         return values
 
-    def _value(self, state: int, number: int, values: Sequence[float]) -> float:
-        total = 0.0
-        for probability, after, _, over in self.table[state][number]:
-            later = 0.0 if over else _DISCOUNT * values[after]
-            total += probability * (self._won(after, over) + later)
-        return total
+
+def _value(ways: Sequence[tuple[float, Step]], values: Mapping[int, float]) -> float:
+    total = 0.0
+    for probability, step in ways:
+        later = 0.0 if step.over else _DISCOUNT * values[step.state]
+        total += probability * (step.success + later)
+    return total
 
 
-@dataclass(eq=False)
-class Grid(TabularGame):
+def _with_agent(rows: Sequence[str], row: int, column: int) -> list[str]:
+    shown = [*rows]
+    shown[row] = f"{shown[row][:column]}@{shown[row][column + 1 :]}"
+    return shown
+
+
+def _grid(
+    instruction: str, actions: Sequence[str], transitions: Any, rows: Sequence[str]
+) -> TabularGame:
     """A board of signs on which the agent walks; the states are its cells, row by row."""
+    columns = len(rows[0])
 
-    rows: Sequence[str]
+    def show(state: int) -> str:
+        return "\n".join(_with_agent(rows, *divmod(state, columns)))
 
-    def show(self, state: int) -> str:
-        """The board with the agent on it."""
-        row, column = divmod(state, len(self.rows[0]))
-        shown = [*self.rows]
-        shown[row] = f"{shown[row][:column]}@{shown[row][column + 1 :]}"
-        return "\n".join(shown)
-
-    def event(self, before: int, action: str, after: int, reward: float) -> str:
-        """Says where the agent goes."""
-        if reward < -1:  # from the start, too, where a fall changes nothing
+    def event(before: int, action: str, step: Step) -> str:
+        if step.reward < -1:  # from the start, too, where a fall changes nothing
             return "You fall off the cliff and are back at the start."
-        if after == before:
+        if step.state == before:
             return "You stay where you are."
-        columns = len(self.rows[0])
-        (row, column), (row_now, column_now) = divmod(before, columns), divmod(after, columns)
+        (row, column), (row_now, column_now) = divmod(before, columns), divmod(step.state, columns)
         direction = _DIRECTIONS[row_now - row, column_now - column]
         return f"You go {direction}." if direction == action else f"You slip and go {direction}."
 
-    def lost(self, state: int) -> bool:
-        """True in a hole."""
-        row, column = divmod(state, len(self.rows[0]))
-        return self.rows[row][column] == "H"
+    holes = {cell for cell, sign in enumerate("".join(rows)) if sign == "H"}
+    return TabularGame(instruction, actions, transitions, show, event, holes)
 
 
 @lru_cache(maxsize=1024)
-def frozen_lake(rows: tuple[str, ...], slippery: bool) -> Grid:
+def frozen_lake(rows: tuple[str, ...], slippery: bool) -> TabularGame:
     """A lake of S (start), F (frozen), H (hole) and G (goal)."""
     slip = " The ice is slippery: often you go to one of the sides instead." if slippery else ""
-    return Grid(
+    return _grid(
         "Walk over the frozen lake to the goal. You are @; S is the start, F frozen ice, H a hole that ends "
         f"the walk, G the goal.{slip}",
         ("left", "down", "right", "up"),
@@ -193,10 +182,10 @@ def frozen_lake(rows: tuple[str, ...], slippery: bool) -> Grid:
 
 
 @lru_cache(maxsize=2)
-def cliff_walking(slippery: bool) -> Grid:
+def cliff_walking(slippery: bool) -> TabularGame:
     """Gymnasium's cliff: 4 rows, 12 columns, the goal at the lower right."""
     slip = " The ground is slippery: often you go to one of the sides instead." if slippery else ""
-    return Grid(
+    return _grid(
         "Walk to the goal (G) without falling off the cliff (C): whoever falls starts over at the lower "
         f"left. You are @.{slip}",
         ("up", "right", "down", "left"),
@@ -205,43 +194,38 @@ def cliff_walking(slippery: bool) -> Grid:
     )
 
 
-class Taxi(TabularGame):
-    """A passenger to pick up at one of four places and to drop off at another."""
-
-    def show(self, state: int) -> str:
-        """The map with the taxi on it, and where the passenger is and wants to go."""
-        # as TaxiEnv.encode numbers the states: row, column, passenger, destination
-        rest, destination = divmod(state, 4)
-        rest, passenger = divmod(rest, 5)
-        row, column = divmod(rest, 5)
-        rows = [*MAP]
-        cell, line = 2 * column + 1, rows[row + 1]
-        rows[row + 1] = f"{line[:cell]}@{line[cell + 1 :]}"
-        where = "in the taxi" if passenger == 4 else f"at {_PLACES[passenger]}"
-        return "\n".join([*rows, f"Passenger: {where}. Destination: {_PLACES[destination]}."])
-
-    def event(self, before: int, action: str, after: int, reward: float) -> str:
-        """Says what the taxi has done."""
-        if reward == 20:
-            return "The passenger has arrived."
-        if reward == -10:
-            return "That is not possible here."
-        if after == before:
-            return "A wall is in the way."
-        names = {"pick up": "The passenger gets in.", "drop off": "The passenger gets out."}
-        return names.get(action, f"The taxi goes {action}.")
-
-
 @lru_cache(maxsize=1)
-def taxi() -> Taxi:
-    """Gymnasium's taxi."""
-    return Taxi(
+def taxi() -> TabularGame:
+    """Gymnasium's taxi: a passenger to pick up at one of four places and to drop off at another."""
+    return TabularGame(
         "Drive the taxi (@) to the passenger, pick the passenger up, drive to the destination and drop the "
         "passenger off. R (upper left), G (upper right), Y (lower left) and B (lower right) are the four "
         "places; | is a wall, : is none.",
         ("south", "north", "east", "west", "pick up", "drop off"),
         TaxiEnv().P,
+        _show_taxi,
+        _taxi_event,
     )
+
+
+def _show_taxi(state: int) -> str:
+    """The map with the taxi on it, and where the passenger is and wants to go."""
+    # as TaxiEnv.encode numbers the states: row, column, passenger, destination
+    row, column, passenger, destination = map(int, np.unravel_index(state, (5, 5, 5, 4)))
+    where = "in the taxi" if passenger == 4 else f"at {_PLACES[passenger]}"
+    last = f"Passenger: {where}. Destination: {_PLACES[destination]}."
+    return "\n".join([*_with_agent(MAP, row + 1, 2 * column + 1), last])
+
+
+def _taxi_event(before: int, action: str, step: Step) -> str:
+    if step.reward == 20:
+        return "The passenger has arrived."
+    if step.reward == -10:
+        return "That is not possible here."
+    if step.state == before:
+        return "A wall is in the way."
+    names = {"pick up": "The passenger gets in.", "drop off": "The passenger gets out."}
+    return names.get(action, f"The taxi goes {action}.")
 
 
 # --- blackjack -------------------------------------------------------------------------------------------
@@ -366,8 +350,15 @@ def toy_tasks(game: str, split: str, size: int, slippery: bool, num_tasks: int |
 
     def load(task_id: str) -> Task:
         number = int(task_id.rpartition("/")[2])
-        data = _start(game, split, number, size, slippery)
-        return Task(task_id, data[0].instruction, kind, data)
+        world: Game
+        if game == "blackjack":
+            world = _deal(split, number)
+            return Task(task_id, world.instruction, kind, (world, world.start))
+        if game == "frozen_lake":
+            world, number = frozen_lake(_lake(split, number, size), slippery), 0
+        else:
+            world = taxi() if game == "taxi" else cliff_walking(slippery)
+        return Task(task_id, world.instruction, kind, (world, number))
 
     form = f"/{size}x{size}" if game == "frozen_lake" else ""
     ids = [f"{kind}{form}/{split}/{number:05d}" for number in numbers]
@@ -380,21 +371,8 @@ def _numbers(game: str, split: str) -> Sequence[int]:
     if game in ("frozen_lake", "blackjack"):
         return range(TASKS[split])
     # for the cliff: all cells but the cliff and the goal
-    starts = (
-        np.flatnonzero(TaxiEnv().initial_state_distrib).tolist() if game == "taxi" else range(37)
-    )
-    return [start for start in starts if split_of_key(f"{game}/{start}", SPLITS) == split]
-
-
-def _start(game: str, split: str, number: int, size: int, slippery: bool) -> tuple[Game, Any]:
-    if game == "frozen_lake":
-        return frozen_lake(_lake(split, number, size), slippery), 0
-    if game == "taxi":
-        return taxi(), number
-    if game == "cliff_walking":
-        return cliff_walking(slippery), number
-    deal = _deal(split, number)
-    return deal, deal.start
+    starts = np.flatnonzero(TaxiEnv().initial_state_distrib) if game == "taxi" else np.arange(37)
+    return [s for s in starts.tolist() if split_of_key(f"{game}/{s}", SPLITS) == split]
 
 
 class ToyTextEnv(TextEnv):
