@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from inspect import isfunction
 from typing import Any
 
 from paw_gym.contract import episodes, interface, state
@@ -37,9 +38,13 @@ __all__ = [
 ]
 
 CHECKS: dict[str, Callable[[Subject], str]] = {
-    check.__name__: check for check in (*interface.CHECKS, *state.CHECKS, *episodes.CHECKS)
+    name: check
+    for module in (interface, state, episodes)
+    for name, check in vars(module).items()
+    if isfunction(check) and check.__module__ == module.__name__ and name[0] != "_"
 }
-"""by name; each returns a line on what it looked at, or raises ``ContractViolation``"""
+"""the public functions of the modules; each returns a line on what it looked at, or raises
+``ContractViolation``"""
 
 
 def check_text_env(

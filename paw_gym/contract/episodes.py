@@ -282,15 +282,3 @@ def _check_records(
     for left, right in zip(written, found, strict=True):
         require(left == right, f"{form}: the episode of task {left.task_id!r} came back different.")
     return counted(count, "episode")
-
-
-CHECKS = (
-    info_keys,
-    admissible_actions,
-    invalid_actions,
-    transitions,
-    truncation,
-    step_after_end,
-    records_jsonl,
-    records_parquet,
-)

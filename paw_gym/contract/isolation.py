@@ -14,7 +14,6 @@ import signal
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -33,13 +32,8 @@ _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)'
 Work = Callable[[], Iterator[CheckResult]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Ended:
-    """It took too long, or the process ended by itself."""
-
-    detail: str
-    stack: str = ""
-    """its place when its time was up, as ``faulthandler`` writes it"""
+class _EndedError(Exception):
+    """(what happened, the stack): the process took too long, or it ended by itself."""
 
 
 def run_isolated(work: Work, names: Sequence[str], limit: float) -> Iterator[CheckResult]:
@@ -49,30 +43,32 @@ def run_isolated(work: Work, names: Sequence[str], limit: float) -> Iterator[Che
     check has failed, and those after it are skipped.
     """
     runner = _Runner(work, limit)
-    begun = runner.receive()
-    if isinstance(begun, _Ended):
+    try:
+        begun = runner.receive()
+    except _EndedError as ended:
         # reported by the first check, which it kept from starting
-        return iter(_stopped(names, begun, "making the environment "))
-    if isinstance(begun, BaseException):
+        return iter(_stopped(names, ended, "making the environment "))
+    if begun is not None:
         runner.end()
         raise begun
     return _results(runner, names)
 
 
 def _results(runner: _Runner, names: Sequence[str]) -> Iterator[CheckResult]:
+    left = list(names)
     try:
-        for number in range(len(names)):
-            result = runner.receive()
-            if isinstance(result, _Ended):
-                yield from _stopped(names[number:], result)
-                return
-            yield result
+        while left:
+            yield runner.receive()
+            del left[0]
+    except _EndedError as ended:
+        yield from _stopped(left, ended)
     finally:
         runner.end()
 
 
-def _stopped(names: Sequence[str], ended: _Ended, what: str = "") -> list[CheckResult]:
-    return not_run(names, what + ended.detail, f"{names[0]} was stopped before", ended.stack)
+def _stopped(names: Sequence[str], ended: _EndedError, what: str = "") -> list[CheckResult]:
+    detail, stack = ended.args
+    return not_run(names, what + detail, f"{names[0]} was stopped before", stack)
 
 
 class _Runner:
@@ -97,7 +93,7 @@ class _Runner:
         theirs.close()
 
     def receive(self) -> Any:
-        """The next thing that it sends, or ``_Ended``; then it is ended."""
+        """The next thing that it sends, or ``_EndedError``; then it is ended."""
         try:
             if self._answers.poll(self.limit + _LATE):
                 return self._answers.recv()
@@ -107,12 +103,12 @@ class _Runner:
             killed = code is not None and code < 0
             how = f"killed by {signal.Signals(-code).name}" if killed else f"exit code {code}"
             self.end()
-            return _Ended(f"ended the process ({how})")
+            raise _EndedError(f"ended the process ({how})", "") from None
         stack = self._dump.read_text(encoding="utf-8", errors="replace")
         self.end(0 if stack else _GRACE)  # it may be waiting for a thread
         where = _innermost(stack)
         more = f"{10 * self.limit:g}"
-        return _Ended(
+        raise _EndedError(
             f"did not end within {self.limit:g} s, the time limit of one check"
             + (f"; it was in {where}" if where else "")
             + f". If the environment is only slow, give it more: paw check --time-limit {more}, or "
@@ -122,11 +118,16 @@ class _Runner:
 
     def end(self, grace: float = _GRACE) -> None:
         """Ends it, if it does not end by itself, and all processes that it started."""
-        if self._process.is_alive():
-            self._process.join(grace)
+        self._process.join(grace)
         for sign in ("SIGTERM", "SIGKILL"):
             if self._process.is_alive():
-                _signal_group(self._process, sign)
+                try:
+                    os.killpg(self._process.pid, getattr(signal, sign))
+                except (
+                    AttributeError,
+                    ProcessLookupError,
+                ):  # no groups on Windows; none yet, or gone
+                    self._process.kill()
                 self._process.join(_GRACE)
         self._answers.close()
         self._folder.cleanup()
@@ -134,16 +135,6 @@ class _Runner:
     def __del__(self) -> None:
         if hasattr(self, "_process"):  # whose results nobody took
             self.end()
-
-
-def _signal_group(process: Any, sign: str) -> None:
-    try:
-        os.killpg(process.pid, getattr(signal, sign))
-    except (
-        AttributeError,
-        ProcessLookupError,
-    ):  # no groups on Windows; it has none yet, or is gone
-        process.kill()
 
 
 def _serve(answers: Connection, work: Work, limit: float, dump: Path) -> None:

@@ -240,16 +240,3 @@ def copies(subject: Subject) -> str:
         twin = way(env)
         require_same(_future(env, left), _future(twin, left), f"{name} after {cut} steps")
     return " and ".join(ways)
-
-
-CHECKS = (
-    determinism,
-    other_process,
-    seeded_task_choice,
-    global_random_state,
-    independent_instances,
-    save_restore,
-    save_restore_agent,
-    saved_state_is_frozen,
-    copies,
-)

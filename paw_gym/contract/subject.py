@@ -93,31 +93,27 @@ def run_check(
     except CheckSkipped as reason:
         return CheckResult(name, "skipped", str(reason))
     except Exception as error:  # an environment may raise anything: that is the finding
-        cause = _definition_error(error)
-        finding = cause.field if cause else _raised(error)
+        finding, detail = _finding(error)
         if finding and known.setdefault(finding, name) != name:
             return CheckResult(name, "skipped", f"stopped by what {known[finding]} reports")
-        plain = cause or isinstance(error, ContractViolation)
-        detail = str(cause or error) if plain else with_place(error)
         return CheckResult(name, "failed", detail, traceback.format_exc())
 
 
-def _definition_error(error: BaseException | None) -> EnvDefinitionError | None:
-    """The error of the environment's definition that an error was raised from, if there is one."""
-    while error is not None and not isinstance(error, EnvDefinitionError):
-        error = error.__cause__ or error.__context__
-    return error
-
-
-def _raised(error: BaseException) -> str | None:
-    """Names an exception by its text and the line that raised it; ``None``: a check's own finding."""
+def _finding(error: BaseException) -> tuple[str, str]:
+    """(a name of what was found, ``""`` for a check's own finding; its description)."""
+    chain: list[BaseException] = []
+    cause: BaseException | None = error
     # a cause that was never raised itself, such as a worker's traceback as text, has no line
-    while error.__cause__ is not None and error.__cause__.__traceback__ is not None:
-        error = error.__cause__
-    if isinstance(error, ContractViolation):
-        return None
-    frames = traceback.extract_tb(error.__traceback__)
-    return f"{type(error).__name__}: {error}, {frames[-1].filename}, {frames[-1].lineno}"
+    while cause is not None and cause.__traceback__ is not None:
+        if isinstance(cause, EnvDefinitionError):
+            return cause.field, str(cause)
+        chain.append(cause)
+        cause = cause.__cause__
+    detail = str(error) if isinstance(error, ContractViolation) else with_place(error)
+    if isinstance(chain[-1], ContractViolation):
+        return "", detail
+    frame = traceback.extract_tb(chain[-1].__traceback__)[-1]
+    return f"{chain[-1]!r}, {frame.filename}, {frame.lineno}", detail
 
 
 def require(condition: object, message: str) -> None:
@@ -277,15 +273,15 @@ def replay(env: Any, script: Script) -> list[Moment]:
 
 def require_same(left: Sequence[Moment], right: Sequence[Moment], where: str) -> None:
     """Raises ``ContractViolation`` that names the first difference between two traces."""
-    for number, (a, b) in enumerate(zip(left, right, strict=False)):
-        if a == b:
-            continue
-        pairs = {name: (getattr(a, name), getattr(b, name)) for name in Moment._fields[:-1]}
-        keys = sorted({*a.info, *b.info})
-        pairs |= {f"info[{k!r}]": (a.info.get(k, _ABSENT), b.info.get(k, _ABSENT)) for k in keys}
-        for name, (one, other) in pairs.items():
+    for number, moments in enumerate(zip(left, right, strict=False)):
+        a, b = (
+            moment._asdict() | {f"info[{key!r}]": value for key, value in moment.info.items()}
+            for moment in moments
+        )
+        for name in a | b:
+            one, other = a.get(name, _ABSENT), b.get(name, _ABSENT)
             require(
-                one == other,
+                one == other or name == "info",
                 f"{where}: {name} differs at moment {number}: {one!r:.120} and {other!r:.120}.",
             )
     require(
