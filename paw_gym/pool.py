@@ -30,23 +30,6 @@ class Slot:
     episode: Episode
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """An exact state of one running episode, to which any number of branches can go back."""
-
-    group: int
-    prompt: str
-    info: dict[str, Any]
-    episode: Episode
-    """the record of the episode, which may have grown since"""
-    steps: int
-    """transitions of the episode at the time"""
-    state: Mapping[str, Any]
-    """from ``AgentInterface.save_state``"""
-    spent: float
-    """seconds that the episode's environment had used"""
-
-
 class OutOfTimeError(TimeoutError):
     """An episode's environment has used up its time."""
 
@@ -184,20 +167,19 @@ class EnvPool:
         self.episodes.append(slot.episode)
         self.active.append(slot)
 
-    def step(self, responses: Sequence[str] | Mapping[int, str]) -> list[Slot]:
-        """Gives each running episode its response and returns the slots that are still running.
-
-        Args:
-            responses: one for each slot of ``active``, in order, or by slot index.
-        """
-        by_index = self._by_index(responses)
+    def step(self, responses: Sequence[str]) -> list[Slot]:
+        """Gives each slot of ``active`` its response; returns those that are still running."""
+        if len(responses) != len(self.active):
+            count = len(self.active)
+            raise ValueError(f"Expected {count} responses (one a slot), got {len(responses)}.")
+        answered = list(zip(self.active, responses, strict=True))
         self._fetch_ahead(
-            (env, "step", (env.template.read_response(by_index[slot.index]).action,))
-            for slot in self.active
+            (env, "step", (env.template.read_response(response).action,))
+            for slot, response in answered
             if hasattr((env := self._envs[slot.index]).text_env, "fetch_ahead")
             and not env.require_admissible  # which is asked before the step
         )
-        self.active = [slot for slot in self.active if self._advance(slot, by_index[slot.index])]
+        self.active = [slot for slot, response in answered if self._advance(slot, response)]
         return self.active
 
     def fail(self, slot: Slot, error: str) -> None:
@@ -210,18 +192,6 @@ class EnvPool:
         last = slot.episode.transitions[-1]
         slot.episode.transitions[-1] = replace(last, truncated=True, info={**last.info, **info})
         self.active.remove(slot)
-
-    def _by_index(self, responses: Sequence[str] | Mapping[int, str]) -> Mapping[int, str]:
-        running = [slot.index for slot in self.active]
-        if not isinstance(responses, Mapping):
-            if len(responses) != len(running):
-                raise ValueError(
-                    f"Expected {len(running)} responses (one a slot), got {len(responses)}."
-                )
-            return dict(zip(running, responses, strict=True))
-        if set(responses) != set(running):
-            raise ValueError(f"Responses are for slots {sorted(responses)}, running: {running}.")
-        return responses
 
     def _advance(self, slot: Slot, response: str) -> bool:
         env = self._envs[slot.index]
@@ -252,59 +222,8 @@ class EnvPool:
         finally:
             self._spent[index] += time.monotonic() - began
 
-    def snapshot(self, slot: Slot) -> Snapshot:
-        """The exact state of a running episode, to ``fork`` from at any later time."""
-        env = self._envs[slot.index]
-        try:
-            state = env.save_state()
-        except Exception as error:  # whatever an environment raises means that it cannot
-            raise cannot_branch(env, "saved", error) from error
-        steps = len(slot.episode.transitions)
-        spent, info = self._spent[slot.index], dict(slot.info)
-        return Snapshot(slot.group, slot.prompt, info, slot.episode, steps, state, spent)
-
-    def fork(self, origin: Slot | Snapshot, times: int) -> list[Slot]:
-        """Starts branches of an episode, each in an environment of its own in exactly the same state.
-
-        Equal responses have equal consequences in every branch: the generator of the environment is
-        part of the state. The branches join the running episodes; a branch's record begins with the
-        transitions that it shares with its parent.
-
-        Args:
-            origin: a running episode, or an earlier state of one.
-            times: number of branches.
-
-        Raises:
-            ValueError: the environment cannot save or restore its state; nothing was started.
-        """
-        if times < 1:
-            raise ValueError(f"times is at least 1, got {times}.")
-        start = origin if isinstance(origin, Snapshot) else self.snapshot(origin)
-        places = range(len(self.episodes), len(self.episodes) + times)
-        while len(self._envs) < places.stop:
-            self._envs.append(self._new_env())
-        for env in self._envs[places.start : places.stop]:
-            try:
-                env.restore_state(start.state)
-            except Exception as error:  # see snapshot
-                raise cannot_branch(env, "restored", error) from error
-        return [self._branch(index, start) for index in places]
-
-    def _branch(self, index: int, start: Snapshot) -> Slot:
-        parent = start.episode
-        # the index is unique in the pool, so no two branches share a name
-        name = f"{parent.episode_id}/{start.steps}.{index}"
-        self._envs[index].branch(name)
-        self._spent[index] = start.spent
-        shared = parent.transitions[: start.steps]
-        episode = replace(parent, episode_id=name, transitions=shared, error=None)
-        slot = Slot(index, start.group, start.prompt, {**start.info, "episode_id": name}, episode)
-        self.episodes.append(episode)
-        self.active.append(slot)
-        return slot
-
     def env_of(self, slot: Slot) -> AgentInterface:
-        """The environment of a slot, for experts and for branching."""
+        """The environment of a slot."""
         return self._envs[slot.index]
 
     def state_dict(self) -> dict[str, Any]:
@@ -317,15 +236,6 @@ class EnvPool:
     def close(self) -> None:
         for env in self._envs:
             env.close()
-
-
-def cannot_branch(env: AgentInterface, done: str, error: Exception) -> ValueError:
-    """The error for an environment whose state could not be saved or restored (``done``)."""
-    return ValueError(
-        f"{env.env_id} cannot be branched: its state cannot be {done} "
-        f"({type(error).__name__}: {error}). Its save_state and restore_state must be exact; `paw check` "
-        "tests them."
-    )
 
 
 def within(seconds: float, call: Callable[[], Any]) -> Any:

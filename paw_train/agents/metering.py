@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -216,7 +216,7 @@ class MeteredPool(EnvPool):
         self._meter, self._messages, self._turn = meter, messages, turn
         self._last: dict[str, Sequence[Message]] = {}
 
-    def step(self, responses: Sequence[str] | Mapping[int, str]) -> list[Slot]:
+    def step(self, responses: Sequence[str]) -> list[Slot]:
         slots = list(self.active)
         active = super().step(responses)
         for slot in slots:

@@ -9,7 +9,8 @@ action does is seen in the very state in which the expert took another one.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from paw_gym.internals.files import json_text, write_text
-from paw_gym.pool import EnvPool, Slot, Snapshot, cannot_branch
+from paw_gym.pool import EnvPool, Slot
 from paw_gym.transition import Episode, Transition
 from paw_gym.wrappers import AgentInterface
 from paw_train.rollouts.rollout import demonstrations
@@ -81,56 +82,77 @@ def early_experience(
     for start in range(0, len(task_ids), _TOGETHER):
         for states in _expert_states(pool, task_ids[start : start + _TOGETHER]):
             others = [
-                _carried_out(env, state, _others(env, state, listed, alternatives, rng))
-                for state, listed in states
+                _carried_out(env, state, _others(env, state, alternatives, rng)) for state in states
             ]
-            found.append(ExpertExperience(states[0][0].episode, tuple(others)))
+            found.append(ExpertExperience(states[0].episode, tuple(others)))
         if progress:
             progress(min(start + _TOGETHER, len(task_ids)))
     return found
 
 
-def _expert_states(
-    pool: EnvPool, task_ids: Sequence[str]
-) -> list[list[tuple[Snapshot, Sequence[str] | None]]]:
-    """For each episode that the expert solves: its states, with the actions that are listed there."""
-    states: dict[str, list[tuple[Snapshot, Sequence[str] | None]]] = {}
+@dataclass(frozen=True, slots=True)
+class _State:
+    """The state of an environment before a step of the expert's episode."""
+
+    episode: Episode
+    step: int
+    saved: Mapping[str, Any]
+    """from ``AgentInterface.save_state``"""
+    listed: tuple[str, ...] | None
+    """actions that the environment lists there"""
+
+
+def _expert_states(pool: EnvPool, task_ids: Sequence[str]) -> list[list[_State]]:
+    """For each episode that the expert solves: its states."""
+    states: dict[str, list[_State]] = {}
 
     def keep(slot: Slot) -> None:
-        listed = pool.env_of(slot).text_env.list_actions()
-        state = pool.snapshot(slot), None if listed is None else tuple(listed)
-        states.setdefault(slot.episode.episode_id, []).append(state)
+        env, episode = pool.env_of(slot), slot.episode
+        with _branching(env, "saved"):
+            saved = env.save_state()
+        listed = env.text_env.list_actions()
+        state = _State(
+            episode, len(episode.transitions), saved, None if listed is None else tuple(listed)
+        )
+        states.setdefault(episode.episode_id, []).append(state)
 
     played = demonstrations(pool, None, task_ids, each_step=keep)
     return [states[t.episode.episode_id] for t in played if t.episode.success]
 
 
+@contextmanager
+def _branching(env: AgentInterface, done: str) -> Iterator[None]:
+    """Names the environment whose state could not be saved or restored (``done``)."""
+    try:
+        yield
+    except Exception as error:  # whatever an environment raises means that it cannot
+        raise ValueError(
+            f"{env.env_id} cannot be branched: its state cannot be {done} "
+            f"({type(error).__name__}: {error}). Its save_state and restore_state must be exact; "
+            "`paw check` tests them."
+        ) from error
+
+
 def _others(
-    env: AgentInterface,
-    state: Snapshot,
-    listed: Sequence[str] | None,
-    alternatives: int,
-    rng: np.random.Generator,
+    env: AgentInterface, state: _State, alternatives: int, rng: np.random.Generator
 ) -> list[str]:
     """Responses with other actions than the expert's, no action twice."""
-    if listed is None:
+    if state.listed is None:
         raise lists_no_actions(env.env_id)
-    expert = state.episode.transitions[state.steps].action
-    others = [action for action in listed if action != expert]
+    expert = state.episode.transitions[state.step].action
+    others = [action for action in state.listed if action != expert]
     chosen = rng.choice(len(others), min(alternatives, len(others)), replace=False)
     return [env.response_for(others[int(i)]) for i in chosen]
 
 
 def _carried_out(
-    env: AgentInterface, state: Snapshot, responses: Sequence[str]
+    env: AgentInterface, state: _State, responses: Sequence[str]
 ) -> tuple[Transition, ...]:
     found = []
     for number, response in enumerate(responses):
-        try:
-            env.restore_state(state.state)
-        except Exception as error:  # whatever an environment raises means that it cannot
-            raise cannot_branch(env, "restored", error) from error
-        env.branch(f"{state.episode.episode_id}/{state.steps}.{number}")
+        with _branching(env, "restored"):
+            env.restore_state(state.saved)
+        env.branch(f"{state.episode.episode_id}/{state.step}.{number}")
         try:
             info = env.step(response)[-1]
         except Exception:  # fails this alternative only; the next one begins with a restored state

@@ -46,7 +46,7 @@ def test_finished_episodes_leave_the_batch(pool: Make) -> None:
     while some.active:
         for slot in some.active:
             seen[slot.index].append(slot.prompt)
-        some.step({s.index: next(plan) if s is winner else LOOK for s in some.active})
+        some.step([next(plan) if slot is winner else LOOK for slot in some.active])
     assert [len(e.transitions) for e in some.episodes] == [4, 2, 4]
     assert [e.success for e in some.episodes] == [False, True, False]
     assert all(e.finished and e.error is None for e in some.episodes)
@@ -79,15 +79,6 @@ def test_a_failing_step_or_reset_fails_its_episode_alone(box_env: Any) -> None:
         some.tasks[e.task_id].type for e in some.episodes
     ]
     assert some.episodes[1].group == 1 and len(some.reset(["boxes/4"])) == 1
-
-
-def test_a_branch_has_what_is_left_of_its_episodes_time(pool: Make) -> None:
-    some = pool(1, 1)
-    some.episode_seconds = 60.0
-    [slot] = some.reset(["boxes/4"])
-    some._spent[slot.index] = 59.0
-    [branch] = some.fork(slot, 1)
-    assert some._spent[branch.index] == 59.0
 
 
 def test_after_a_reset_that_failed_no_episode_goes_on(box_env: Any) -> None:

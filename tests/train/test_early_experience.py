@@ -50,6 +50,19 @@ def test_each_alternative_is_what_its_action_does_in_that_state() -> None:
         played.close()
 
 
+@pytest.mark.parametrize("done", ["saved", "restored"])
+def test_an_environment_that_cannot_be_branched_is_named(
+    monkeypatch: pytest.MonkeyPatch, done: str
+) -> None:
+    pool = make_pool(HOUSE, HOUSE.train_split, 1, 1, 0)
+    env = pool.env_of(pool.reset()[0])
+    method = {"saved": "save_state", "restored": "restore_state"}[done]
+    monkeypatch.setattr(type(env), method, lambda *given: 1 // 0)
+    reason = rf"paw_gym/ALFWorld-v0 cannot be branched.*cannot be {done} \(ZeroDivisionError"
+    with pytest.raises(ValueError, match=reason):
+        early_experience(pool, env, pool.tasks.ids[:1], K, np.random.default_rng(0))
+
+
 SMALL = [
     *("updates=1", "checkpoint_every=1", "cloning.checkpoint_every=1"),
     *("evaluation.every=0", "evaluation.tasks=4", "world_model_learning.method=iwm"),
