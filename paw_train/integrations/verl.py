@@ -22,6 +22,8 @@ from uuid import uuid4
 from paw_gym.adapters import trl
 from paw_gym.wrappers import AgentInterface, make_agent_env
 from paw_train.rollouts.chat import ChatFormat
+from paw_train.rollouts.rows import append_transition
+from paw_train.rollouts.tokens import ACTION, OBSERVATION, TokenRow
 
 try:
     from verl.experimental.agent_loop.agent_loop import (
@@ -81,109 +83,62 @@ class EnvironmentLoop(AgentLoopBase):
             prompt, _ = await asyncio.to_thread(
                 lambda: agent.reset(seed=seed, options={"task_id": task_id})
             )
-            record = _Record(self._chat, prompt, self._room)
+            row = TokenRow(self._chat.first(prompt))
             # verl pads prompts to the same length and stacks them; its filter sees the rows, not this prompt
-            if len(record.ids) > self._longest_prompt:
+            if len(row.ids) > self._longest_prompt:
                 raise ValueError(
-                    f"The first prompt of task {task_id!r} takes {len(record.ids)} tokens, and "
+                    f"The first prompt of task {task_id!r} takes {len(row.ids)} tokens, and "
                     f"rollout.prompt_length is {self._longest_prompt}: raise data.max_prompt_length."
                 )
-            await self._run(agent, record, sampling_params)
+            return await self._run(agent, row, sampling_params)
         finally:
             agent.close()
-        return record.output()
 
     async def _run(
-        self, agent: AgentInterface, record: _Record, sampling_params: dict[str, Any]
-    ) -> None:
-        request, over = uuid4().hex, False
-        while not over and record.room > 0:
+        self, agent: AgentInterface, row: TokenRow, sampling_params: dict[str, Any]
+    ) -> AgentLoopOutput:
+        """Continues a row, which holds the first prompt, until the episode or the room for it ends."""
+        request, prompt, limit = uuid4().hex, list(row.ids), len(row.ids) + self._room
+        rewards: list[float] = []
+        info: Mapping[str, Any] = {}
+        over = unscored = False
+        while not over and len(row.ids) < limit:
+            room = limit - len(row.ids)
             answer = await self.server_manager.generate(
                 request_id=request,
-                prompt_ids=record.ids,
-                sampling_params={**sampling_params, "max_tokens": record.room},
+                prompt_ids=list(row.ids),
+                sampling_params={**sampling_params, "max_tokens": room},
             )
-            response = record.answered(answer.token_ids, answer.log_probs)
+            ids = list(answer.token_ids)[:room]
+            unscored = unscored or answer.log_probs is None
+            logprobs = [0.0] * len(ids) if unscored else list(answer.log_probs)[:room]
             message, reward, terminated, truncated, info = await asyncio.to_thread(
-                agent.step, response
+                agent.step, self._chat.decode(ids)
             )
-            record.rewarded(reward, info)
-            over = terminated or truncated
-            if not over:
-                record.observed(message, agent.observation_span)
-
-
-class _Record:
-    """The dialogue as token ids with masks."""
-
-    def __init__(self, chat: ChatFormat, prompt: str, limit: int) -> None:
-        self._chat, self._limit = chat, limit
-        self._prompt = chat.first(prompt)
-        self._response: list[int] = []
-        self._mask: list[int] = []
-        self._observation: list[int] = []
-        self._logprobs: list[float] | None = []
-        self._last: list[int] = []
-        self._rewards: list[float] = []
-        self._info: Mapping[str, Any] = {}
-
-    @property
-    def ids(self) -> list[int]:
-        return [*self._prompt, *self._response]
-
-    @property
-    def room(self) -> int:
-        return self._limit - len(self._response)
-
-    def answered(self, ids: Sequence[int], logprobs: Sequence[float] | None) -> str:
-        """Takes the model's tokens and returns their text."""
-        self._last = list(ids)[: self.room]
-        self._add(self._last, 1, 0)
-        if logprobs is None:
-            self._logprobs = None  # verl computes them itself
-        elif self._logprobs is not None:
-            start = len(self._logprobs) - len(self._last)  # an answer may be empty
-            self._logprobs[start:] = list(logprobs)[: len(self._last)]
-        return self._chat.decode(self._last)
-
-    def rewarded(self, reward: float, info: Mapping[str, Any]) -> None:
-        self._rewards.append(float(reward))
-        self._info = info
-
-    def observed(self, message: str, span: tuple[int, int]) -> None:
-        """Takes the environment's message; ``span`` is its observation, in characters."""
-        start, end = span
-        self._add(self._chat.closing(self._last), 0, 0)
-        self._add(self._chat.content(message[:start]), 0, 0)
-        self._add(self._chat.content(message[start:end]), 0, 1)
-        self._add(self._chat.content(message[end:]), 0, 0)
-        self._add(self._chat.ask, 0, 0)
-
-    def _add(self, ids: Sequence[int], sampled: int, observation: int) -> None:
-        self._response += ids
-        self._mask += [sampled] * len(ids)
-        self._observation += [observation] * len(ids)
-        if self._logprobs is not None:
-            self._logprobs += [0.0] * len(ids)
-
-    def output(self) -> AgentLoopOutput:
-        """The episode in verl's form; a last message that cannot be answered is cut off at the limit."""
-        kept = slice(0, self._limit)
+            turn, over = len(rewards), terminated or truncated
+            rewards.append(float(reward))
+            if over:
+                row.append(ids, ACTION, turn, logprobs)
+            else:
+                start, end = agent.observation_span
+                before, shown, after = message[:start], message[start:end], message[end:]
+                append_transition(row, self._chat, ids, logprobs, shown, turn, before, after)
+        kept = slice(len(prompt), limit)  # a last message that cannot be answered is cut off
         return AgentLoopOutput(
-            prompt_ids=self._prompt,
-            response_ids=self._response[kept],
-            response_mask=self._mask[kept],
-            response_logprobs=None if self._logprobs is None else self._logprobs[kept],
-            reward_score=sum(self._rewards),
-            num_turns=2 * len(self._rewards),
+            prompt_ids=prompt,
+            response_ids=row.ids[kept],
+            response_mask=[int(role == ACTION) for role in row.role[kept]],
+            response_logprobs=None if unscored else row.logprob[kept],  # verl computes them itself
+            reward_score=sum(rewards),
+            num_turns=2 * len(rewards),
             metrics=AgentLoopMetrics(),
             extra_fields={
-                "observation_mask": self._observation[kept],
-                "turn_scores": self._rewards,
+                "observation_mask": [int(role == OBSERVATION) for role in row.role[kept]],
+                "turn_scores": rewards,
                 "tool_rewards": [],
                 "reward_extra_info": {
-                    "success": float(self._info.get("success", False)),
-                    "score": float(self._info.get("score", 0.0)),
+                    "success": float(info.get("success", False)),
+                    "score": float(info.get("score", 0.0)),
                 },
             },
         )
