@@ -83,8 +83,9 @@ class OpenEnvEnvironment(Environment):
     def close(self) -> None:
         self.agent.close()
 
+    # --- OpenEnv's task API: one split is served ---
+
     def list_splits(self) -> list[str]:
-        """The one split that is served."""
         return [self.agent.tasks.split or "default"]
 
     def num_tasks(self, split: str) -> int:
@@ -96,14 +97,12 @@ class OpenEnvEnvironment(Environment):
 
     def list_tasks(self, split: str) -> list[dict[str, Any]]:
         """The first tasks, at most a hundred."""
-        return [self.get_task(split, n) for n in range(min(100, self.num_tasks(split)))]
+        return self.get_task_range(split, 0, 100)
 
     def get_task_range(
         self, split: str, start: int | None = None, stop: int | None = None
     ) -> list[dict[str, Any]]:
-        """Tasks by their places, as a slice."""
-        places = range(self.num_tasks(split))[slice(start, stop)]
-        return [self.get_task(split, n) for n in places]
+        return [self.get_task(split, n) for n in range(self.num_tasks(split))[start:stop]]
 
 
 def _plain(info: dict[str, Any], truncated: bool) -> dict[str, Any]:

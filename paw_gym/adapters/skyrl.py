@@ -55,23 +55,21 @@ class SkyRLTextEnv(BaseTextEnv):
         hold one, and it is not what the environment says.
         """
         self.turns = 0
-        chosen = ("task_id", "task_index")
-        options: dict[str, Any] = {k: v for k, v in self.extras.items() if k in chosen}
+        options = {k: v for k, v in self.extras.items() if k in ("task_id", "task_index")}
         # a data frame gives NumPy's integers, which Gymnasium refuses as seeds
-        first, info = self.agent.reset(seed=int(self.extras.get("seed", 0)), options=options)
-        self._last = info
+        first, self._last = self.agent.reset(seed=int(self.extras.get("seed", 0)), options=options)
         system = [message for message in prompt or [] if message["role"] == "system"]
-        return [*system, {"role": "user", "content": first}], _metadata(info)
+        return [*system, {"role": "user", "content": first}], _metadata(self._last)
 
     def step(self, action: str) -> BaseTextEnvStepOutput:
         self.turns += 1
         message, reward, terminated, truncated, info = self.agent.step(action)
-        self._last = info
-        done = terminated or truncated or self.turns >= self.max_turns
-        observations = [] if done else [{"role": "user", "content": message}]
-        metadata = {**_metadata(info), "transition": info["transition"].to_dict()}
+        self._last, done = info, terminated or truncated or self.turns >= self.max_turns
         return BaseTextEnvStepOutput(
-            observations=observations, reward=reward, done=done, metadata=metadata
+            observations=[] if done else [{"role": "user", "content": message}],
+            reward=reward,
+            done=done,
+            metadata={**_metadata(info), "transition": info["transition"].to_dict()},
         )
 
     def get_metrics(self) -> dict[str, Any]:

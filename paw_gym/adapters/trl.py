@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import Any, Literal
 
 from paw_gym.wrappers import AgentInterface, make_agent_env
@@ -134,9 +135,8 @@ def task_rows(
         raise ValueError(f"`style` is 'tools' or 'text', got {style!r}.")
     if isinstance(tasks, int) and tasks < 1:
         raise ValueError(f"`tasks` is {tasks}; expected 1 or more, ids of tasks, or None for all.")
-    agent = make_agent_env(env_id, **agent_kwargs)
-    known = list(agent.tasks.ids)
-    agent.close()
+    with closing(make_agent_env(env_id, **agent_kwargs)) as agent:
+        known = list(agent.tasks.ids)
     chosen = known[:tasks] if tasks is None or isinstance(tasks, int) else list(tasks)
     if missing := sorted(set(chosen) - set(known)):
         raise ValueError(f"{env_id} has no task {missing[0]!r}.")

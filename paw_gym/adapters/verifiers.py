@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 from paw_gym.wrappers import AgentInterface, make_agent_env
@@ -59,18 +60,11 @@ class PawTaskset(vf.Taskset[PawTask, PawTasksetConfig]):
 
     def load(self) -> Iterator[PawTask]:
         config = self.config
-        agent = make_agent_env(config.env_id, **config.env_kwargs)
-        ids = list(agent.tasks.ids)[: config.tasks]
-        agent.close()
+        with closing(make_agent_env(config.env_id, **config.env_kwargs)) as agent:
+            ids = list(agent.tasks.ids)[: config.tasks]
+        about = config.model_dump(include={"env_id", "env_kwargs", "seed"})
         for task_id in ids:
-            data = PawData(
-                id=task_id,
-                name=task_id,
-                env_id=config.env_id,
-                env_kwargs=config.env_kwargs,
-                task_id=task_id,
-                seed=config.seed,
-            )
+            data = PawData(id=task_id, name=task_id, task_id=task_id, **about)
             yield PawTask(data, config.task)
 
 
@@ -93,7 +87,7 @@ class PawEnv(vf.Env[PawEnvConfig]):
         agent: AgentInterface = await asyncio.to_thread(
             make_agent_env, data.env_id, **{"mode": "conversation", **data.env_kwargs}
         )
-        try:
+        with closing(agent):
             prompt, _ = await asyncio.to_thread(
                 lambda: agent.reset(seed=data.seed, options={"task_id": data.task_id})
             )
@@ -108,8 +102,6 @@ class PawEnv(vf.Env[PawEnvConfig]):
                     if terminated or truncated:
                         break
                     segment = await interaction.turn(prompt)
-        finally:
-            agent.close()
         trace = interaction.trace
         trace.record_reward("episode_reward", episode.total_reward)
         trace.record_metric("success", float(episode.success))

@@ -14,6 +14,8 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import closing
+from itertools import cycle, islice
 from typing import Any
 
 import numpy as np
@@ -57,25 +59,16 @@ class EnvironmentManager:
         agent_kwargs = {"invalid_penalty": 0.0, **agent_kwargs}
         if task_ids is not None and not len(task_ids):
             raise ValueError("task_ids is empty; expected ids of tasks, or None to sample them.")
-        probe = make_agent_env(env_id, **agent_kwargs)
-        try:
-            if unknown := sorted(set(task_ids or ()) - set(probe.tasks.ids)):
-                probe.tasks[unknown[0]]  # raises, with the nearest ids
+        with closing(make_agent_env(env_id, **agent_kwargs)) as probe:
+            for task_id in task_ids or ():
+                probe.tasks[task_id]  # raises, with the nearest ids, if there is none
             seeds = planned_seeds(probe.tasks.ids, seed)
-        finally:
-            probe.close()
         self._pool = EnvPool(env_id, groups, group_size, seed=seed, seeds=seeds, **agent_kwargs)
         self.groups, self.group_size = groups, group_size
-        self._fixed = list(task_ids) if task_ids is not None else None
-        self._next = 0
+        self._fixed = None if task_ids is None else cycle(task_ids)
         self._slots: list[Slot] = []
         self._ended: list[bool] = []
         self._infos: list[dict[str, Any]] = []
-
-    @property
-    def num_processes(self) -> int:
-        """Episodes at a time, under the name that verl-agent's environments have."""
-        return self.groups * self.group_size
 
     def reset(
         self, kwargs: Sequence[Mapping[str, Any]] | None = None
@@ -99,37 +92,27 @@ class EnvironmentManager:
         self._slots = list(self._pool.reset(self._chosen(kwargs)))
         self._require_running()
         self._ended = [False] * len(self._slots)
-        self._infos = [self._info(slot) for slot in self._slots]
+        self._infos = [_info(slot) for slot in self._slots]
         return self._observations(), [dict(info) for info in self._infos]
 
     def _chosen(self, rows: Sequence[Mapping[str, Any]] | None) -> list[str] | None:
+        """The task of each group."""
         # a column that only some rows have comes out of a data set with nulls
         named = [(row or {}).get("task_id") for row in rows] if rows is not None else []
         ids = [str(task_id) for task_id in named if task_id is not None]
-        if ids and len(ids) < len(named):
+        if not ids:
+            return None if self._fixed is None else list(islice(self._fixed, self.groups))
+        if len(ids) < len(named):
             raise ValueError(
                 f"{len(ids)} of {len(named)} rows name a task; expected a task_id in every row, or in none."
             )
-        if ids:
-            return self._of_rows(ids)
-        if self._fixed is None:
-            return None
-        picked = [self._fixed[(self._next + i) % len(self._fixed)] for i in range(self.groups)]
-        self._next = (self._next + self.groups) % len(self._fixed)
-        return picked
-
-    def _of_rows(self, ids: list[str]) -> list[str]:
         size = self.group_size
         groups = [ids[i : i + size] for i in range(0, len(ids), size)]
-        if len(ids) != self.num_processes or any(len(set(group)) > 1 for group in groups):
+        if len(ids) != self.groups * size or any(len(set(group)) > 1 for group in groups):
             raise ValueError(
                 f"Expected {self.groups} groups of {size} rows with one task_id each, got {len(ids)} rows."
             )
         return [group[0] for group in groups]
-
-    def _require_started(self) -> None:
-        if not self._slots:
-            raise RuntimeError("No episode was started: call reset() first.")
 
     def _require_running(self) -> None:
         for episode in self._pool.episodes:
@@ -151,10 +134,10 @@ class EnvironmentManager:
             ValueError: the number of responses does not fit.
             RuntimeError: an environment raised; names the task.
         """
-        self._require_started()
-        if len(text_actions) != len(self._slots):
+        if not self._slots or len(text_actions) != len(self._slots):
             raise ValueError(
-                f"Expected {len(self._slots)} responses, one for each environment, got {len(text_actions)}."
+                f"Expected {len(self._slots)} responses, one for each environment that reset() has started, "
+                f"got {len(text_actions)}."
             )
         running = [i for i, over in enumerate(self._ended) if not over]
         if running:
@@ -165,28 +148,13 @@ class EnvironmentManager:
             slot = self._slots[i]
             rewards[i] = slot.info["transition"].reward
             self._ended[i] = slot.index not in going
-            self._infos[i] = self._info(slot)
+            self._infos[i] = _info(slot)
         infos = [dict(info) for info in self._infos]
         return self._observations(), rewards, np.array(self._ended), infos
 
     def _observations(self) -> Observations:
         anchors = [self._pool.env_of(slot).observation for slot in self._slots]
         return {"text": [slot.prompt for slot in self._slots], "image": None, "anchor": anchors}
-
-    def _info(self, slot: Slot) -> dict[str, Any]:
-        info = {key: value for key, value in slot.info.items() if key != "messages"}
-        return {
-            **info,
-            "won": bool(info["success"]),
-            "is_action_valid": np.array(bool(info["action_is_valid"])),
-        }
-
-    def projection(self, text_actions: Sequence[str]) -> tuple[list[str], list[int]]:
-        """The actions in raw responses, and whether each is well formed (1 or 0)."""
-        self._require_started()
-        read = self._pool.env_of(self._slots[0]).template.read_response
-        parsed = [read(text) for text in text_actions]
-        return [p.action for p in parsed], [int(p.problem is None) for p in parsed]
 
     def success_evaluator(
         self,
@@ -219,6 +187,12 @@ class EnvironmentManager:
 
     def close(self) -> None:
         self._pool.close()
+
+
+def _info(slot: Slot) -> dict[str, Any]:
+    info = {key: value for key, value in slot.info.items() if key != "messages"}
+    valid = np.array(bool(info["action_is_valid"]))
+    return {**info, "won": bool(info["success"]), "is_action_valid": valid}
 
 
 def planned_seeds(task_ids: Sequence[str], seed: int) -> dict[str, int]:

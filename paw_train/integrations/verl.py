@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import Any
 from uuid import uuid4
 
@@ -79,7 +80,7 @@ class EnvironmentLoop(AgentLoopBase):
         """
         task_id, seed = _episode_of(kwargs)
         agent = await asyncio.to_thread(make_agent_env, self._env_id, **self._env_kwargs)
-        try:
+        with closing(agent):
             prompt, _ = await asyncio.to_thread(
                 lambda: agent.reset(seed=seed, options={"task_id": task_id})
             )
@@ -91,8 +92,6 @@ class EnvironmentLoop(AgentLoopBase):
                     f"rollout.prompt_length is {self._longest_prompt}: raise data.max_prompt_length."
                 )
             return await self._run(agent, row, sampling_params)
-        finally:
-            agent.close()
 
     async def _run(
         self, agent: AgentInterface, row: TokenRow, sampling_params: dict[str, Any]
