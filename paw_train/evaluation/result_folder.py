@@ -10,7 +10,7 @@ from typing import Any
 
 from paw_gym.internals.files import json_text, write_json, write_text
 from paw_gym.transition import Episode, write_jsonl
-from paw_train.settings.base import flatten
+from paw_train.settings.base import differences
 
 LOG = "unfinished.jsonl"
 """episodes of an evaluation that is not complete yet"""
@@ -144,21 +144,16 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def _differences(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    new = _flat(json.loads(json.dumps(wanted, default=str)))
-    old = _flat({key: there.get(key) for key in wanted})
+    changed = differences({key: there.get(key) for key in wanted}, wanted)
     found = [
-        f"{name} {old.get(name)!r}, now {new.get(name)!r}"
-        for name in sorted({*old, *new} - {*_WITHOUT_EFFECT})
-        if old.get(name) != new.get(name)
+        f"{name} {before!r}, now {now!r}"
+        for key, (before, now) in changed.items()
+        if (name := _as_written(key)) not in _WITHOUT_EFFECT
     ]
     more = f", and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-    return "; ".join(found[:_NAMED]) + more or "another version of paw-gym"
+    return "; ".join(sorted(found)[:_NAMED]) + more or "another version of paw-gym"
 
 
-def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested settings by dotted name, as a user writes them."""
-    found = {name: value for name, value in flatten(values) if value != {}}
-    return {
-        name.removeprefix("settings.").replace("agent_settings.", "agent.", 1): value
-        for name, value in found.items()
-    }
+def _as_written(name: str) -> str:
+    """A setting's name as a user writes it."""
+    return name.removeprefix("settings.").replace("agent_settings.", "agent.", 1)

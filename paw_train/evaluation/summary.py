@@ -44,13 +44,13 @@ def summarise(
             and an episode that failed by an error is no success.
         unnoted: what was spent on episodes without a step.
     """
-    counted = _counted(runs) if measured_only else dict(runs)
+    counted = _counted(runs) if measured_only else runs
     table = _successes(counted)
     by_type = _by_type(counted)
     everything = [e for episodes in counted.values() for e in episodes if e is not None]
     ended = [e for episodes in runs.values() for e in episodes if e is not None]
-    errors = [e.error for e in ended if e.error is not None]
-    missing = sum(e is None for episodes in runs.values() for e in episodes)
+    failed = [e for e in ended if e.error is not None]
+    missing = sum(map(len, runs.values())) - len(ended)
     result = {
         "panel": panel.name,
         "panel_hash": panel.hash,
@@ -58,17 +58,17 @@ def summarise(
         "env_id": env.env_id,
         **_rate(table),
         "tasks": len(panel.task_ids),
-        "complete": not missing and not (errors and measured_only),
+        "complete": not missing and not (failed and measured_only),
         "by_type": by_type,
         "averages": _averages(by_type, env.text_env.type_groups),
         "fingerprint": env.tasks.fingerprint,
         **_turns(everything),
         "mean_reward": _mean([e.total_reward for e in everything]),
         "score": _score(counted),
-        "errors": len(errors),
+        "errors": len(failed),
         "unplayed": missing,
-        "first_error": errors[0] if errors else None,
-        "failed_tasks": list(dict.fromkeys(e.task_id for e in ended if e.error is not None)),
+        "first_error": failed[0].error if failed else None,
+        "failed_tasks": list(dict.fromkeys(e.task_id for e in failed)),
         "forgotten": _forgotten(everything),
         **_spent(ended, unnoted),
         "runs": [_run(seed, episodes, measured_only) for seed, episodes in runs.items()],
@@ -147,15 +147,10 @@ def _rate(table: Sequence[Sequence[float]]) -> dict[str, Any]:
 
 
 def _by_type(runs: Runs) -> dict[str, dict[str, Any]]:
-    first = next(iter(runs.values()))
-    table = _successes(runs)
-    places: dict[str, list[int]] = {}
-    for i, episode in enumerate(first):
-        if episode is not None:
-            places.setdefault(episode.task_type, []).append(i)
-    return {
-        name: _rate([[row[i] for i in places[name]] for row in table]) for name in sorted(places)
-    }
+    table = np.asarray(_successes(runs))
+    types = np.array([e.task_type if e is not None else "" for e in next(iter(runs.values()))])
+    played = {e.task_type for e in next(iter(runs.values())) if e is not None}
+    return {name: _rate(table[:, types == name].tolist()) for name in sorted(played)}
 
 
 def _averages(
@@ -168,12 +163,15 @@ def _averages(
     found: dict[str, dict[str, Any]] = {}
     for name, types in groups.items():
         there = [kind for kind in types if kind in by_type]
-        if not there or len(by_type) < 2:
-            continue
-        parts = [by_type[kind] for kind in there]
-        n, rates = sum(int(part["n"]) for part in parts), [part["success_rate"] for part in parts]
-        found[name] = {"types": there, "n": n, "success_rate": sum(rates) / len(rates)}
-        found[name]["ci95"] = _mean_interval(rates, parts)
+        if there and len(by_type) > 1:
+            parts = [by_type[kind] for kind in there]
+            rates = [part["success_rate"] for part in parts]
+            found[name] = {
+                "types": there,
+                "n": sum(part["n"] for part in parts),
+                "success_rate": sum(rates) / len(rates),
+                "ci95": _mean_interval(rates, parts),
+            }
     return found
 
 
@@ -211,18 +209,15 @@ def _pass_at(table: Sequence[Sequence[float]]) -> dict[str, dict[str, Any]]:
 def _run(seed: int, episodes: Sequence[Episode | None], measured_only: bool) -> dict[str, Any]:
     """One seed: successes as a text of 0 and 1 in the panel's order; scores where they differ from it."""
     counts = [e is not None and not (measured_only and e.error is not None) for e in episodes]
-    successes = [int(e.success) if e is not None else 0 for e in episodes]
-    measured = [s for s, good in zip(successes, counts, strict=True) if good]
+    played = [(int(e.success), round(e.score, 6)) if e is not None else (0, 0.0) for e in episodes]
+    found = [pair if good else None for pair, good in zip(played, counts, strict=True)]
     run: dict[str, Any] = {
         "seed": seed,
-        "success_rate": _mean(measured),
-        "successes": "".join(
-            str(s) if good else UNPLAYED for s, good in zip(successes, counts, strict=True)
-        ),
+        "success_rate": _mean([pair[0] for pair in found if pair]),
+        "successes": "".join(str(pair[0]) if pair else UNPLAYED for pair in found),
     }
-    scores = [round(e.score, 6) if e is not None else 0.0 for e in episodes]
-    if scores != successes:
-        run["scores"] = [s if good else None for s, good in zip(scores, counts, strict=True)]
+    if any(score != success for success, score in played):
+        run["scores"] = [pair and pair[1] for pair in found]
     return run
 
 

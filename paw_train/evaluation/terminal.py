@@ -152,79 +152,64 @@ def result_table(result: Mapping[str, Any]) -> Table:
     return table
 
 
-def result_lines(result: Mapping[str, Any]) -> list[str]:
+def result_lines(result: Mapping[str, Any]) -> Iterator[str]:
     """The lines of a result beside success: score, turns, cost, turns left out, failures."""
-    lines = []
     score = result["score"]["mean"]
     if score is not None and abs(score - result["success_rate"]) > 1e-9:
         low, high = result["score"]["ci95"]
-        lines.append(f"score {score:.3f} (95 % interval {low:.3f} to {high:.3f})")
+        yield f"score {score:.3f} (95 % interval {low:.3f} to {high:.3f})"
     if result["n"]:
-        lines.append(
+        yield (
             f"mean steps {result['mean_steps']:.1f}, invalid {100 * result['invalid_rate']:.1f} %, "
             f"truncated {100 * result.get('truncated_rate', 0.0):.1f} %, "
             f"{result['seconds']:.0f} s, panel {result['panel_hash'][:12]}"
         )
     if result.get("panel_note"):
-        lines.append(result["panel_note"])
-    return [*lines, *_spent(result), *_causes(result), *_forgotten(result),
-            *(result.get("endpoint") or {}).get("fallbacks", []), *_missing(result)]  # fmt: skip
+        yield result["panel_note"]
+    if result.get("model_calls"):
+        used, tokens, cost = "tokens unknown", result["tokens"], result.get("cost")
+        if tokens is not None:
+            cached = f" ({tokens['cached']:,} cached)" if tokens["cached"] else ""
+            used = (
+                f"{tokens['prompt']:,} prompt{cached} and {tokens['completion']:,} response tokens"
+            )
+        priced = "" if cost is None else f", cost {money(cost)}"
+        yield f"{counted(result['model_calls'], 'model call')}, {used}{priced}"
+    if causes := result.get("invalid_causes"):
+        named = [f"{name} ({count})" for name, count in list(causes.items())[:_CAUSES]]
+        yield f"invalid turns: {', '.join(named)}"
+        yield from (text for name, text in _ADVICE.items() if name in causes)
+    yield from _left_out(result)
+    yield from (result.get("endpoint") or {}).get("fallbacks", [])
+    yield from _missing(result)
 
 
-def _spent(result: Mapping[str, Any]) -> list[str]:
-    if not result.get("model_calls"):
-        return []
-    used, tokens, cost = "tokens unknown", result["tokens"], result.get("cost")
-    if tokens is not None:
-        cached = f" ({tokens['cached']:,} cached)" if tokens["cached"] else ""
-        used = f"{tokens['prompt']:,} prompt{cached} and {tokens['completion']:,} response tokens"
-    priced = "" if cost is None else f", cost {money(cost)}"
-    return [f"{counted(result['model_calls'], 'model call')}, {used}{priced}"]
-
-
-def _causes(result: Mapping[str, Any]) -> list[str]:
-    causes = result.get("invalid_causes") or {}
-    if not causes:
-        return []
-    named = [f"{name} ({count})" for name, count in list(causes.items())[:_CAUSES]]
-    advice = [text for name, text in _ADVICE.items() if name in causes]
-    return [f"invalid turns: {', '.join(named)}", *advice]
-
-
-def _forgotten(result: Mapping[str, Any]) -> list[str]:
-    forgotten = result.get("forgotten") or {}
-    limit = result.get("context_tokens")
+def _left_out(result: Mapping[str, Any]) -> Iterator[str]:
+    left, limit = result.get("forgotten") or {}, result.get("context_tokens")
     reason = (
         f"the context limit is {limit:,} tokens" if limit else "the model refused longer contexts"
     )
-    lines = []
-    if forgotten.get("episodes"):
-        turns, episodes = forgotten["turns"], forgotten["episodes"]
-        lines.append(f"{counted(turns, 'turn')} left out, in {counted(episodes, 'episode')}")
-    if forgotten.get("prompts"):
-        lines.append(f"{counted(forgotten['prompts'], 'prompt')} lost the oldest part")
-    if forgotten.get("ended_episodes"):
-        lines.append(f"{counted(forgotten['ended_episodes'], 'episode')} ended at it")
-    return [f"context: {line} ({reason})" for line in lines]
+    if episodes := left.get("episodes"):
+        turns = counted(left["turns"], "turn")
+        yield f"context: {turns} left out, in {counted(episodes, 'episode')} ({reason})"
+    if prompts := left.get("prompts"):
+        yield f"context: {counted(prompts, 'prompt')} lost the oldest part ({reason})"
+    if ended := left.get("ended_episodes"):
+        yield f"context: {counted(ended, 'episode')} ended at it ({reason})"
 
 
-def _missing(result: Mapping[str, Any]) -> list[str]:
-    lines = []
-    if not result.get("complete", True):
-        lines.append(
-            f"Partial: {result['n']} of {result['tasks']} tasks were run; rates are of these."
-        )
+def _missing(result: Mapping[str, Any]) -> Iterator[str]:
+    partial, stopped = not result.get("complete", True), result.get("stopped")
+    if partial:
+        yield f"Partial: {result['n']} of {result['tasks']} tasks were run; rates are of these."
     if result["errors"]:
         reason = " ".join((result.get("first_error") or "unknown").strip().splitlines()[-1:])
-        failed = counted(result["errors"], "episode")
-        lines.append(f"{failed} failed by an error. The first reason: {reason}")
-        tasks = result.get("failed_tasks") or ["unknown"]
-        lines.append(shorten(f"Failed: {', '.join(tasks)}", 200, placeholder=" ..."))
-    if result.get("stopped"):
-        lines.append(f"Stopped: {result['stopped']}")
-    if lines:
-        asked = result.get("endpoint") or {}
-        again = ", from their beginning without a cache (endpoint.cache=null)"
-        uncached = asked.get("cache", "") is None
-        lines.append(f"The same command runs the missing episodes{again if uncached else ''}.")
-    return lines
+        yield f"{counted(result['errors'], 'episode')} failed by an error. The first reason: {reason}"
+        tasks = ", ".join(result.get("failed_tasks") or ["unknown"])
+        yield shorten(f"Failed: {tasks}", 200, placeholder=" ...")
+    if stopped:
+        yield f"Stopped: {stopped}"
+    if partial or result["errors"] or stopped:
+        uncached = (result.get("endpoint") or {}).get("cache", "") is None
+        again = ", from their beginning without a cache (endpoint.cache=null)" if uncached else ""
+        yield f"The same command runs the missing episodes{again}."

@@ -60,7 +60,7 @@ class Prediction:
 
 @dataclass(slots=True)
 class Sums:
-    """Totals of transitions."""
+    """Measurements of a transition."""
 
     transitions: int = 0
     tokens: int = 0
@@ -77,10 +77,6 @@ class Sums:
     """observations that were written out"""
     opening: float = 0.0
     """log-probability that an observation opens as refusals do, before it is seen"""
-
-    def add(self, other: Sums) -> None:
-        for name in self.__slots__:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 def predictions(
@@ -208,21 +204,19 @@ _RATIOS = (
 
 def _describe(found: Sequence[tuple[Prediction, Sums]]) -> dict[str, Any]:
     """Totals and means, with intervals over episodes."""
-    units: dict[int, Sums] = {}
-    for prediction, sums in found:
-        units.setdefault(prediction.episode, Sums()).add(sums)
-    total = Sums()
-    for unit in units.values():
-        total.add(unit)
-    result: dict[str, Any] = {
-        "episodes": len(units), "transitions": total.transitions, "tokens": total.tokens,
-    }  # fmt: skip
+    _, unit = np.unique([prediction.episode for prediction, _ in found], return_inverse=True)
+    total = {
+        name: np.bincount(unit, [getattr(sums, name) for _, sums in found]).tolist()
+        for name in Sums.__slots__
+    }
+    episodes = len(total["tokens"])
+    result: dict[str, Any] = {"episodes": episodes}
+    result |= {name: int(sum(total[name])) for name in ("transitions", "tokens")}
     for name, top, bottom in _RATIOS:
-        if getattr(total, bottom):
-            tops = [float(getattr(u, top)) for u in units.values()]
-            bottoms = [float(getattr(u, bottom)) for u in units.values()]
+        tops, bottoms = total[top], total[bottom]
+        if sum(bottoms):
             # a single episode gives no estimate of the variance between episodes
-            interval = [*ratio_interval(tops, bottoms, _SEED)] if len(units) > 1 else None
+            interval = [*ratio_interval(tops, bottoms, _SEED)] if episodes > 1 else None
             result[name] = {"mean": sum(tops) / sum(bottoms), "ci95": interval}
     return result
 
@@ -310,8 +304,6 @@ class Embedder:
 
     def __init__(self, encoder: Encoder) -> None:
         self.encoder = encoder
-        self.encoded = 0
-        """texts that the encoder was asked for so far"""
         self._known: dict[str, np.ndarray] = {}
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
@@ -325,7 +317,6 @@ class Embedder:
         if new:
             vectors = _unit(np.asarray(self.encoder.encode_passages(new), np.float64))
             self._known.update(zip(new, vectors.astype(np.float32), strict=True))
-            self.encoded += len(new)
         return _unit(np.stack([self._known[text] for text in texts]).astype(np.float64))
 
 

@@ -5,6 +5,7 @@ Pydantic checks the declarations; errors and the page of settings describe them 
 
 from __future__ import annotations
 
+import json
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -211,6 +212,19 @@ def flatten(
             yield from flatten(value, leaves, f"{name}.")
         else:
             yield name, value
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The settings (dotted) in which two differ, each before and now; an empty group has none."""
+    old, new = (
+        {
+            name: value
+            for name, value in flatten(json.loads(json.dumps(s, default=str)))
+            if value != {}
+        }
+        for s in (before, now)
+    )
+    return {k: (old.get(k), new.get(k)) for k in {**old, **new} if old.get(k) != new.get(k)}
 
 
 def value_at(values: Any, name: str) -> Any:

@@ -14,18 +14,13 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from paw_gym.internals.files import (
-    append_jsonl,
-    naming_full_disk,
-    new_folder,
-    write_json,
-)
+from paw_gym.internals.files import append_jsonl, naming_full_disk, new_folder, write_json
 from paw_gym.internals.locks import only_process, require_idle
 from paw_gym.internals.naming import did_you_mean
 from paw_gym.transition import write_jsonl
@@ -57,7 +52,8 @@ from paw_train.settings import (
     Settings,
     load_settings,
 )
-from paw_train.settings.run import shared_evaluation, shared_warm_start
+from paw_train.settings.base import differences
+from paw_train.settings.run import read_recorded, shared_evaluation, shared_warm_start
 from paw_train.training.cloning import clone, mixed_expert_rows
 from paw_train.training.environments import (
     TrainingEnvironments,
@@ -197,11 +193,9 @@ def require_own_folder(folder: Path, settings: Settings) -> dict[str, tuple[Any,
     config = folder / "config.json"
     if not config.exists():
         return {}
-    found = json.loads(config.read_text(encoding="utf-8"))
-    wanted = json.loads(json.dumps(settings.to_dict()))
     changed = {
         key: values
-        for key, values in _differences(found, wanted).items()
+        for key, values in differences(read_recorded(config), settings.to_dict()).items()
         if not any(f"{key}.".startswith(f"{free}.") for free in WITHOUT_EFFECT)
     }
     for key, (before, now) in changed.items():
@@ -231,15 +225,6 @@ def _refusal(key: str, before: Any, now: Any, folder: Path, engine: str) -> str 
     if until is not None and find_checkpoint(folder / "checkpoints" / until) is not None:
         return f", which may change until checkpoints/{until} is made"
     return None
-
-
-def _differences(a: Any, b: Any, where: str = "") -> dict[str, tuple[Any, Any]]:
-    if isinstance(a, dict) and isinstance(b, dict):
-        found: dict[str, tuple[Any, Any]] = {}
-        for k in (*a, *(key for key in b if key not in a)):
-            found |= _differences(a.get(k), b.get(k), f"{where}.{k}".strip("."))
-        return found
-    return {} if a == b else {where: (a, b)}
 
 
 class Run:
@@ -272,45 +257,47 @@ class Run:
             return self.folder
         started = time.perf_counter()
         with _graceful(self), self.tracking:
-            warm = self._warm_start()
-            if warm is None:
-                return self._stopped(started)
-            # each start comes past here: a kill may have left one beside the stage's end
-            remove_checkpoint(self.folder / "checkpoints" / "warm-latest")
-            stages = WorldModelStages(
-                self.settings,
-                self.folder,
-                warm,
-                self.display,
-                lambda: self.interrupted,
-                self._imitate,
-            )
-            finished = stages.learn()
+            finished = self._warm_start()
             if finished:
-                for stage in ("world_model", "imitation"):
-                    remove_checkpoint(self.folder / "checkpoints" / f"{stage}-latest")
-                self._evaluate("before")
-                finished = self._reinforce(warm)
-            if finished:
-                best = find_checkpoint(self.folder / "checkpoints" / "best")
-                if best is not None:
-                    load_checkpoint(best, self.policy)
-                elif self.settings.evaluation.every and self.settings.updates:
-                    self.display.say("No checkpoints/best: the last policy is evaluated.")
-                stages.measure("trained")
-                self._evaluate("after")
-            self._report()
+                finished = self._learn()
+                self._report()
             if finished:
                 self.tracking.finish()
         if not finished:
-            return self._stopped(started)
+            self.display.say(
+                f"Stopped and saved; the same command goes on from here. ({self.folder})"
+            )
         self.display.say(f"{time.perf_counter() - started:.0f} s in this process.")
         return self.folder
 
-    def _stopped(self, started: float) -> Path:
-        self.display.say(f"Stopped and saved; the same command goes on from here. ({self.folder})")
-        self.display.say(f"{time.perf_counter() - started:.0f} s in this process.")
-        return self.folder
+    def _learn(self) -> bool:
+        """World-model learning, RL, and the evaluations around it; False if it was interrupted."""
+        checkpoints = self.folder / "checkpoints"
+        # each start comes past here: a kill may have left one beside the stage's end
+        remove_checkpoint(checkpoints / "warm-latest")
+        stages = WorldModelStages(
+            self.settings,
+            self.folder,
+            self.policy,
+            self.display,
+            lambda: self.interrupted,
+            self._imitate,
+        )
+        if not stages.learn():
+            return False
+        for stage in ("world_model", "imitation"):
+            remove_checkpoint(checkpoints / f"{stage}-latest")
+        self._evaluate("before")
+        if not self._reinforce():
+            return False
+        best = find_checkpoint(checkpoints / "best")
+        if best is not None:
+            load_checkpoint(best, self.policy)
+        elif self.settings.evaluation.every and self.settings.updates:
+            self.display.say("No checkpoints/best: the last policy is evaluated.")
+        stages.measure("trained")
+        self._evaluate("after")
+        return True
 
     # --- policy --------------------------------------------------------------------------------
 
@@ -339,10 +326,10 @@ class Run:
 
     # --- warm start ------------------------------------------------------------------------------
 
-    def _warm_start(self) -> LocalPolicy | None:
-        """Clones the expert (once) and returns the policy that RL starts from and KL is measured against.
+    def _warm_start(self) -> bool:
+        """Clones the expert, once; False if it was interrupted before its last step.
 
-        ``None``: it was interrupted before its last step.
+        Afterwards the policy is the one that RL starts from and KL is measured against.
         """
         settings, folder = self.settings.cloning, self.folder / "checkpoints" / "warm"
         saved = self._made_before()
@@ -351,13 +338,13 @@ class Run:
             if saved != find_checkpoint(folder):
                 save_checkpoint(folder, self.policy, {"update": 0})
                 self.display.say(f"Warm start taken from {saved}.")
-            return self.policy
+            return True
         if settings.episodes and not self._clone("warm-latest", "warmstart.jsonl", settings, []):
-            return None
+            return False
         save_checkpoint(folder, self.policy, {"update": 0})
         if (shared := shared_warm_start(self.settings)) is not None:
             share_checkpoint(shared, self.policy, {"update": 0})
-        return self.policy
+        return True
 
     def _imitate(self, more: list[TokenRow]) -> bool:
         """The imitation that ends early experience; False when it was interrupted before its last step."""
@@ -401,7 +388,7 @@ class Run:
 
     # --- reinforcement learning ------------------------------------------------------------------
 
-    def _reinforce(self, warm: LocalPolicy) -> bool:
+    def _reinforce(self) -> bool:
         """The RL updates that are left; False when it was interrupted before the last."""
         s = self.settings
         updater = Updater(
@@ -518,21 +505,16 @@ class Run:
             start = int(state["update"])
             self.display.say(f"Resuming after update {start}.")
         else:
-            self._require_no_checkpoint_yet()
+            latest, done = self.folder / "checkpoints" / "latest", updates_done(self.folder)
+            if done > self.settings.checkpoint_every:
+                raise ValueError(
+                    f"{self.folder} has {done} updates, but the checkpoint {latest} is missing. Put it back, "
+                    "or start over with --fresh."
+                )
+            if done:
+                self.display.say(f"No checkpoint yet: {done} updates are computed again.")
         cut_logs(self.folder, ("metrics.jsonl", "validation.jsonl"), start, self.display.say)
         return start
-
-    def _require_no_checkpoint_yet(self) -> None:
-        """Says that updates are computed again."""
-        log, latest = self.folder / "metrics.jsonl", self.folder / "checkpoints" / "latest"
-        done = updates_done(self.folder)
-        if done > self.settings.checkpoint_every:
-            raise ValueError(
-                f"{log} has {done} updates, but the checkpoint {latest} is missing. Put it back, or "
-                "start over with --fresh."
-            )
-        if done:
-            self.display.say(f"No checkpoint yet: {done} updates are computed again.")
 
     def _save(
         self, name: str, update: int, updater: Updater, environments: TrainingEnvironments
@@ -636,26 +618,22 @@ def _peak_memory(device: torch.device) -> float:
     return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
 
 
-class _graceful:
+@contextmanager
+def _graceful(run: Run) -> Iterator[None]:
     """Turns the first Ctrl-C (or SIGTERM) into a request to stop after the current update."""
 
-    def __init__(self, run: Run) -> None:
-        self.run = run
-
-    def __enter__(self) -> None:
-        self.previous = {}
-        for number in (signal.SIGINT, signal.SIGTERM):
-            try:
-                self.previous[number] = signal.signal(number, self._ask)
-            except ValueError:  # not in the main thread: nothing to catch there
-                return
-
-    def _ask(self, number: int, frame: Any) -> None:
-        if self.run.interrupted:
+    def ask(number: int, frame: Any) -> None:
+        if run.interrupted:
             raise KeyboardInterrupt
-        self.run.interrupted = True
-        self.run.display.say("Stopping after the current step (again: at once) ...")
+        run.interrupted = True
+        run.display.say("Stopping after the current step (again: at once) ...")
 
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self.previous.items():
+    previous = {}
+    with suppress(ValueError):  # not in the main thread: nothing to catch there
+        for number in (signal.SIGINT, signal.SIGTERM):
+            previous[number] = signal.signal(number, ask)
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
             signal.signal(number, handler)

@@ -111,7 +111,6 @@ BUDGETS = (
     (r"paw (eval|eval-wm|panel export) .*", "evaluation.tasks=2"),
     (r"paw eval runs/.*|paw eval MODEL.*|paw eval-wm .*", "rollout.max_response_tokens=8"),
     (r"paw compare (?!.*--show).*", "--show"),
-    (r"paw report .* --noise.*", "--transitions 2"),
     (r"paw data download alfworld .*", "--from-folder archives"),
     (r"paw train .* model\.path=.*", "rollout.max_response_tokens=8"),
     (r"paw sft-data ALFWorld .*", "--episodes 2"),
