@@ -37,7 +37,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("SearchQA", {"difficulty": "hardd"}, "Did you mean 'hard'"),
     ("SearchQA", {"num_passages": 10}, "num_passages is 200"),
     ("SearchQA", {"num_questions": 10**6}, "raise num_passages"),
-    ("SearchQA", {"num_questions": -1}, "num_questions is 1 or more, got -1"),
+    ("SearchQA", {"num_questions": -1}, "num_questions is -1; expected"),
     ("SearchQA", {"reward": "em"}, "Unknown reward"),
     ("SearchQA", {"top_k": 0}, "top_k"),
     ("SearchQA", {"dataset": "nq"}, "needs data_dir"),

@@ -16,6 +16,7 @@ from paw_gym.core import AgentDefaults, Outcome, Task, TextEnv
 from paw_gym.envs.search_qa.questions import DOMAINS, Question, benchmark_tasks, dataset_names
 from paw_gym.envs.search_qa.scoring import Scores, score
 from paw_gym.envs.search_qa.synthetic import Riddle, synthetic_tasks, world_corpus
+from paw_gym.generated import require_count
 from paw_gym.internals.files import file_at, file_version, user_path
 from paw_gym.internals.naming import require_choice
 from paw_gym.retrieval.base import (
@@ -146,9 +147,7 @@ class SearchQAEnv(TextEnv):
     three), ``num_questions``, ``num_passages``, ``world_seed``.
     """
 
-    agent = AgentDefaults(
-        template="search", history_length=None, success_reward=None, invalid_penalty=-0.01
-    )
+    agent = AgentDefaults(template="search", history_length=None, invalid_penalty=-0.01)
     held_out_splits = ("dev", "test")
     small_template = "search_compact"
     recorded_info = ("exact_match", "f1", "contains", "retrieved", "retrieval_failed")
@@ -173,8 +172,7 @@ class SearchQAEnv(TextEnv):
     ) -> None:
         check_top_k(top_k)
         require_choice("reward", reward, REWARDS)
-        if num_questions is not None and num_questions < 1:
-            raise ValueError(f"num_questions is 1 or more, got {num_questions}.")
+        require_count("num_questions", num_questions)
         if isinstance(retriever, str):
             require_retriever(retriever)
         names = dataset_names(dataset)

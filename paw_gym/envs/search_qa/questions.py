@@ -42,20 +42,12 @@ def parse_question(record: Mapping[str, Any], fallback_id: str) -> Question | No
     It understands the keys of FlashRAG (``question``, ``golden_answers``) and those that the seven
     benchmarks have at their sources, such as HotpotQA's ``supporting_facts`` and MuSiQue's ``paragraphs``.
     """
-    if not isinstance(record, Mapping):
-        raise QuestionError(f"a question is an object, got {type(record).__name__}")
-    try:
-        return _parsed(record, fallback_id)
-    except (AttributeError, IndexError, KeyError, TypeError) as error:
-        raise QuestionError(
-            f"a field is of none of the published forms ({type(error).__name__}: {error})"
-        ) from error
 
-
-def _parsed(record: Mapping[str, Any], fallback_id: str) -> Question | None:
     def first(keys: Sequence[str]) -> str | None:
         return next((key for key in keys if record.get(key) is not None), None)
 
+    if not isinstance(record, Mapping):
+        raise QuestionError(f"a question is an object, got {type(record).__name__}")
     if record.get("answerable") is False:
         return None
     text = record.get(first(("question", "Question", "query")) or "")
@@ -186,6 +178,10 @@ def read_questions(path: Path) -> list[Question]:
                 questions.append(question)
     except QuestionError as error:
         raise QuestionError(f"{path}, record {number}: {error}.") from error
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        raise QuestionError(
+            f"{path}, record {number}: a field is of none of the published forms ({error!r})."
+        ) from error
     except UnicodeDecodeError as error:
         raise QuestionError(f"{path} is not text in UTF-8 ({error}): convert it.") from error
     except DAMAGED as error:

@@ -192,7 +192,8 @@ class World:
         rng = random.Random(f"{self.key}/{split}")
         stacks = []
         for hops in self.difficulty.hops:
-            chains = [c for e in self.entities if e.split == split for c in _chains(e, hops)]
+            starts = [entity for entity in self.entities if entity.split == split]
+            chains = [(entity, path) for entity in starts for path in _chains(entity, hops)]
             rng.shuffle(chains)
             stacks.append(chains)
         # equally many of each length, so that a longer list begins with a shorter one
@@ -257,22 +258,16 @@ def _link(rng: random.Random, entities: Sequence[Entity]) -> None:
             entity.facts[name] = rng.choice(others)
 
 
-def _chains(start: Entity, hops: int) -> Iterator[tuple[Entity, tuple[str, ...]]]:
+def _chains(start: Entity, hops: int, seen: tuple[Entity, ...] = ()) -> Iterator[tuple[str, ...]]:
     """All chains of facts of one length from an entity, within its split, with no entity twice."""
-
-    def walk(seen: tuple[Entity, ...], path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-        for name, value in seen[-1].facts.items():
-            last = len(path) + 1 == hops
-            if isinstance(value, Entity):
-                if any(value is entity for entity in seen) or value.split != start.split:
-                    continue
-                if not last:
-                    yield from walk((*seen, value), (*path, name))
-                    continue
-            if last:
-                yield (*path, name)
-
-    return ((start, path) for path in walk((start,), ()))
+    for name, value in start.facts.items():
+        if isinstance(value, Entity):
+            if value.split != start.split or any(value is one for one in (*seen, start)):
+                continue
+            if hops > 1:
+                yield from ((name, *path) for path in _chains(value, hops - 1, (*seen, start)))
+        if hops == 1:
+            yield (name,)
 
 
 def _about(rng: random.Random, entity: Entity, fillers: int) -> tuple[str, str]:

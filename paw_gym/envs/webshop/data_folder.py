@@ -70,13 +70,10 @@ def parse_product(
             ),
         )
     except KeyError as error:
+        raise ValueError(f"Product {record.get('asin')!r} lacks the field {error}.") from error
+    except (AttributeError, TypeError) as error:
         raise ValueError(
-            f"Product {record.get('asin', '(no asin)')!r} lacks the field {error}; "
-            "expected a record of the official items_shuffle form."
-        ) from error
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"Product {record.get('asin', '(no asin)')!r} is not of the official form: {error}."
+            f"Product {record.get('asin')!r} is not of the official form: {error}."
         ) from error
 
 
@@ -106,18 +103,12 @@ def _parse_pricing(pricing: Any) -> tuple[str, tuple[float, ...]]:
 
 def _parse_options(raw: Any) -> tuple[tuple[str, tuple[str, ...]], ...]:
     options: dict[str, tuple[str, ...]] = {}
-    try:
-        for name, contents in (raw or {}).items():
-            if contents is not None:
-                values = [text(content["value"], f"the value of {name!r}") for content in contents]
-                options[name.lower()] = tuple(
-                    value.strip().replace("/", " | ").lower() for value in values
-                )
-    except (AttributeError, KeyError, TypeError) as error:
-        raise TypeError(
-            f"customization_options is {raw!r:.60}, expected name -> list of objects with 'value' "
-            f"({error})"
-        ) from error
+    for name, contents in (raw or {}).items():
+        if contents is not None:
+            values = texts([content["value"] for content in contents], f"option {name!r}")
+            options[name.lower()] = tuple(
+                value.strip().replace("/", " | ").lower() for value in values
+            )
     return tuple(options.items())
 
 
@@ -178,15 +169,13 @@ class DataFolder:
         full = self.products_file.name.startswith(_PRODUCTS[0])
         return full and self.human_file is not None
 
-    def _digest(self) -> str:
-        """Names the source of a compiled catalogue; the files' sizes and times stand for their content."""
-        parts = [str(FORMAT), _READING, str(self.num_products)]
-        parts += [file_version(path) for path in (self.products_file, self.attributes_file)]
-        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:20]
-
     def catalogue(self) -> Catalogue:
         """The compiled catalogue; compiled into the cache folder at first use."""
-        return cached_catalogue(f"data-{self._digest()}", self.products)
+        # the files' sizes and times stand for their content
+        parts = [str(FORMAT), _READING, str(self.num_products)]
+        parts += [file_version(path) for path in (self.products_file, self.attributes_file)]
+        digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()
+        return cached_catalogue(f"data-{digest[:20]}", self.products)
 
     def products(self) -> Iterator[Product]:
         """The products, one after the other."""
@@ -243,18 +232,13 @@ def cached_catalogue(name: str, products: Callable[[], Iterable[Product]]) -> Ca
     return open_catalogue(folder.resolve())
 
 
-def read_json(path: Path) -> Any:
-    """The content of a JSON file, compressed or not."""
+def _object(path: Path) -> dict[str, Any]:
+    """The object of a JSON file, compressed or not: asin -> entry."""
     with open_text(path) as file:
         try:
-            return json.load(file)
+            loaded = json.load(file)
         except DAMAGED as error:
             raise ValueError(f"{path} is damaged: {error}. Download it anew.") from error
-
-
-def _object(path: Path) -> dict[str, Any]:
-    """The object of a JSON file, asin -> entry."""
-    loaded = read_json(path)
     if not isinstance(loaded, dict):
         raise ValueError(
             f"{path} holds a {type(loaded).__name__}; expected an object: asin -> entry."

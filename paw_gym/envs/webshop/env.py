@@ -78,9 +78,7 @@ class WebShopEnv(TextEnv):
     ``token``: bearer token of the server.
     """
 
-    agent = AgentDefaults(
-        template="webshop", history_length=2, success_reward=10.0, invalid_penalty=-0.1
-    )
+    agent = AgentDefaults(template="webshop", success_reward=10.0)
     held_out_splits = ("valid", "test")
 
     def __new__(
@@ -161,26 +159,19 @@ class WebShopEnv(TextEnv):
 
     def _outcome(self, valid: bool) -> Outcome:
         page = self.page
-        if isinstance(page, DonePage):
-            score = page.score.reward
-            return Outcome(
-                page.text(),
-                reward=score,
-                terminated=True,
-                success=score == 1.0,
-                score=score,
-                action_is_valid=valid,
-                admissible_actions=(),
-                info={"reward_parts": asdict(page.score)},
-            )
+        parts = asdict(page.score) if isinstance(page, DonePage) else None
+        score = parts["reward"] if parts else 0.0
         actions = [SEARCH_ACTION] if isinstance(page, SearchPage) else []
         actions += [f"click[{text}]" for text in page.clickables if text != "search"]
         return Outcome(
             page.text(),
-            score=0.0,
+            reward=score,
+            terminated=parts is not None,
+            success=score == 1.0,
+            score=score,
             action_is_valid=valid,
             admissible_actions=actions,
-            info={"reward_parts": None},
+            info={"reward_parts": parts},
         )
 
     def _set_state(self, state: Any) -> None:
@@ -215,7 +206,7 @@ class WebShopEnv(TextEnv):
 
 @dataclass(frozen=True)
 class ShopSettings:
-    """The settings of a shop; equal ones share one shop in a process."""
+    """The settings of a shop, with the arguments of ``WebShopEnv``; equal ones share one shop."""
 
     data_dir: str | None = None
     num_products: int | None = None

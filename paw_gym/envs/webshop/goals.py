@@ -71,12 +71,10 @@ class Goal:
             )
         except KeyError as error:
             raise ValueError(
-                f"A goal lacks the field {error}. Goals have the fields of the original program: "
-                "asin, query, name, product_category, instruction_text, attributes, goal_options, "
-                "price_upper."
+                f"it lacks the field {error} of the original program's goals."
             ) from error
-        except (TypeError, AttributeError, ValueError) as error:
-            raise ValueError(f"A goal is not of the original program's form: {error}.") from error
+        except (TypeError, AttributeError) as error:
+            raise ValueError(f"it is not of the original program's form: {error}.") from error
 
     def to_original(self) -> dict[str, Any]:
         """The goal in the form of the original program."""
@@ -195,7 +193,7 @@ def given_goals(value: Any) -> list[Goal]:
     goals = []
     for number, goal in enumerate(loaded):
         try:
-            goals.append(goal if isinstance(goal, Goal) else Goal.from_original(goal))
+            goals.append(Goal.from_original(goal))
         except ValueError as error:
             raise ValueError(f"goals, number {number}: {error}") from error
     return goals

@@ -58,12 +58,10 @@ class Page:
 
         If two have the same text, the later one counts, in the earlier one's place.
         """
-        found = [part for part in self._listed if part.role != "text"]
-        ordered = [part for part in found if part.role == "button"]
-        ordered += [part for part in found if part.role == "link"]
-        result = {part.text.lower(): part for part in ordered}
-        result.update((part.text, part) for part in found if part.role == "option")
-        return result
+        found: dict[str, Part] = {}
+        for role in ("button", "link"):
+            found |= {part.text.lower(): part for part in self._listed if part.role == role}
+        return found | {part.text: part for part in self._listed if part.role == "option"}
 
     def _head(self) -> Iterator[Part]:
         yield Part("Instruction:")
@@ -93,21 +91,11 @@ class ResultsPage(Page):
     """results on all pages"""
     products: tuple[Product, ...]
 
-    @property
-    def has_previous(self) -> bool:
-        """True if a page comes before."""
-        return self.number > 1
-
-    @property
-    def has_next(self) -> bool:
-        """True if a page with products comes after; the button is there in any case."""
-        return self.number * PAGE_SIZE < self.total
-
     def parts(self) -> Iterator[Part]:
         """Head, page number, paging buttons, then asin, title and price of each product."""
         yield from self._head()
         yield Part(f"Page {self.number} (Total results: {self.total})")
-        if self.has_previous:
+        if self.number > 1:
             yield Part(PREVIOUS, "button")
         yield Part(NEXT, "button")  # on the last page too, as in the original
         for product in self.products:

@@ -152,7 +152,15 @@ def score_purchase(
     goal: Goal,
     nouns: Nouns,
 ) -> Score:
-    type_score, query_match, category_match, title_score = _type_score(product, goal, nouns)
+    query_match = product.query == goal.query
+    category_match = len(_levels(product.product_category) & _levels(goal.product_category)) >= 2
+    wanted_nouns = nouns(goal.name)
+    shared = len(set(nouns(product.title)) & set(wanted_nouns))
+    title_score = shared / len(wanted_nouns) if wanted_nouns else 0.2
+    if title_score < 0.1:
+        type_score = 0.1 if title_score else 0.0
+    else:
+        type_score = 1.0 if query_match or category_match or title_score > 0.2 else 0.5
     texts = (
         product.title.lower(),
         " ".join(product.features).lower(),
@@ -178,20 +186,6 @@ def score_purchase(
         options_wanted=len(goal.options),
         price_ok=price_ok,
     )
-
-
-def _type_score(product: Product, goal: Goal, nouns: Nouns) -> tuple[float, bool, bool, float]:
-    query_match = product.query == goal.query
-    category_match = len(_levels(product.product_category) & _levels(goal.product_category)) >= 2
-    wanted = nouns(goal.name)
-    shared = len(set(nouns(product.title)) & set(wanted))
-    title_score = shared / len(wanted) if wanted else 0.2
-    if title_score == 0.0:
-        return 0.0, query_match, category_match, title_score
-    if title_score < 0.1:
-        return 0.1, query_match, category_match, title_score
-    matches = query_match or category_match or title_score > 0.2
-    return 1.0 if matches else 0.5, query_match, category_match, title_score
 
 
 def _levels(path: str) -> set[str]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 from paw_gym.envs.webshop.catalogue import Catalogue
@@ -146,8 +146,7 @@ class Shop:
         self.show_attributes = show_attributes
         self.given_prices = prices
         self._price_seed = price_seed
-        self._hits: dict[str, tuple[int, ...]] = {}
-        self._lock = threading.Lock()
+        self.hits = lru_cache(maxsize=4096)(self._search)
 
     def price(self, asin: str) -> float:
         """The price of a product, in dollars."""
@@ -157,16 +156,9 @@ class Shop:
             raise ValueError(f"prices: there is none for product {asin!r}.")
         return self.given_prices[asin]
 
-    def hits(self, query: str) -> tuple[int, ...]:
-        """Places in the catalogue of what a search finds; the latest searches are kept."""
-        found = self._hits.get(query)
-        if found is None:
-            found = tuple(self.engine.search(query, RESULTS))
-            with self._lock:  # episodes of one process may run in several threads
-                if len(self._hits) >= _KEPT_SEARCHES:
-                    self._hits.pop(next(iter(self._hits)))
-                self._hits[query] = found
-        return found
+    def _search(self, query: str) -> tuple[int, ...]:
+        """Places in the catalogue of what a search finds."""
+        return tuple(self.engine.search(query, RESULTS))
 
     def show(self, visit: Visit, goal: Goal) -> Page:
         words = goal.instruction
@@ -198,12 +190,9 @@ class Shop:
         """
         if action.verb == "search" and action.argument:
             return Visit("results", action.argument)
-        clickables = page.clickables
-        if action.verb != "click" or action.argument not in clickables:
+        part = page.clickables.get(action.argument)
+        if action.verb != "click" or part is None or action.argument == "search":
             return None
-        if action.argument == "search":
-            return None
-        part = clickables[action.argument]
         moved = self._press(visit, action.argument)
         if moved is not None:
             return moved
@@ -233,6 +222,3 @@ class Shop:
         if visit.page == "sub":
             return replace(visit, page="item", sub_page="")
         return Visit("results", visit.query, visit.number)
-
-
-_KEPT_SEARCHES = 4096
