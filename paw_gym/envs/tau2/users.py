@@ -65,10 +65,8 @@ class ScriptedUser:
     """States what it knows piece by piece, one piece for each message from the agent.
 
     Then it agrees to everything, and says goodbye when a message comes with nothing done since its last
-    words. Made for tests, for episodes without a model, and for experts: nothing is random, and nothing is
-    understood either. Its pieces are the task's instructions, turned from "you" to "I". In telecom it
-    does what a message names: ``toggle_airplane_mode``, or ``set_network_mode_preference {"mode":
-    "4g_5g_preferred"}``.
+    words. Nothing is random, and nothing is understood either. In telecom it does what a message names:
+    ``toggle_airplane_mode``, or ``set_network_mode_preference {"mode": "4g_5g_preferred"}``.
     """
 
     def reply(self, situation: Situation) -> str:
@@ -198,15 +196,10 @@ class EndpointUser:
     """Asks a model to speak as the user, with the guidelines that the package gives its own simulator.
 
     Args:
-        model: name of the model there.
-        url: address up to and including its version (``http://host:8000/v1``); ``None``: the
-            environment variable ``OPENAI_BASE_URL``.
+        url: address with its version (``http://host:8000/v1``); ``None``: that in ``OPENAI_BASE_URL``.
         settings: ``key_variable`` (environment variable that holds the key: ``OPENAI_API_KEY``),
             ``temperature`` (0), ``max_tokens`` (none), ``seed`` (whether to send the episode's: True),
             ``timeout`` (60 s), ``attempts`` (4), ``backoff`` (0.5 s, doubled for each further attempt).
-
-    Raises:
-        ValueError: no model or no address, or an unknown setting.
     """
 
     def __init__(

@@ -3,8 +3,7 @@
 A compiled catalogue is a folder: ``products.bin`` (a JSON array per product), ``offsets.npy`` (where each
 begins), ``asins.npy`` (sorted), ``by_asin.npy`` (their places), ``search/`` (the BM25 index over the products
 in the order of their asins, which decides between equal scores as in the original's index), and
-``catalogue.json``. Nothing is read before it is needed, and what is read is shared by all
-processes of the machine.
+``catalogue.json``.
 """
 
 from __future__ import annotations

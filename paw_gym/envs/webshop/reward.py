@@ -52,9 +52,7 @@ _SUFFIXES = ("able", "ible", "ful", "less", "ous", "proof", "ish")
 def rule_nouns(title: str) -> tuple[str, ...]:
     """A title's nouns by rules: words that are not function words nor, in lower case, adjectives.
 
-    Titles are strings of nouns and names, and spaCy's model takes most capitalised words in them for
-    names: leaving out what cannot be a noun agrees with it better than looking for what must be one
-    (the documentation says how well).
+    spaCy's model takes most capitalised words of titles for names.
     """
 
     def is_adjective(word: str) -> bool:

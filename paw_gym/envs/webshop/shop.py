@@ -123,13 +123,7 @@ class Visit:
 
 
 class Shop:
-    """A catalogue with a search engine, prices, and a noun tagger. Read-only; shared by environments.
-
-    Args:
-        nouns: finds the nouns of titles, for the reward.
-        prices: dollars by asin; ``None``: sampled by seed if a product has a range.
-        show_attributes: offer the attributes of a product as a page.
-    """
+    """A catalogue with a search engine, prices, and a noun tagger. Read-only; shared by environments."""
 
     def __init__(
         self,

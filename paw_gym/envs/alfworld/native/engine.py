@@ -1,8 +1,7 @@
 """The native ALFWorld engine: the original's text and rules, about a thousand times faster.
 
-It steps on bit masks (`CompiledGame`) with the domain's rules written by hand. What the original
-works out with a planner and a text grammar at every step, this engine works out once for each
-situation (`menu.py`, and the views below) and keeps with the game.
+It steps on bit masks (`CompiledGame`) with the domain's rules written by hand. Menus and views are worked
+out once for each situation and kept with the game.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """A game's PDDL problem: typed objects, initial facts, and one of ALFWorld's six goals.
 
-What the predicates mean is in ``compiled.py``. Identifiers come out in lower case, as PDDL is
-case-insensitive. A goal of another shape is refused, since the native engine evaluates goals by
-hand-written rules.
+Identifiers come out in lower case, as PDDL is case-insensitive. A goal of another shape is refused, since
+the native engine evaluates goals by hand-written rules.
 """
 
 from __future__ import annotations

@@ -62,13 +62,10 @@ def generate_game(
     Args:
         split: one of `SPLITS`. `valid_unseen` uses rooms of which no other split has games; `train`
             and `valid_seen` share rooms; what lies where is never the same in two splits.
-        task_type: one of ALFRED's six names (`TASK_TYPES`).
-        seed: same arguments, same game. The grammar has no influence on what is sampled.
-        grammar: "put" (`put apple 1 in/on fridge 1`, that of the official games) or "move"
-            (`move apple 1 to fridge 1`, that of `alfworld` 0.4).
-        variation: "real": receptacles as in the AI2-THOR room; "modified": a subset of 6 to 14 of them,
-            renumbered, and things from all rooms of that kind; "mixed": four in five games are
-            modified. Default: "mixed" for train, "real" for the others.
+        grammar: "put" (that of the official games) or "move" (that of `alfworld` 0.4); it has no
+            influence on what is sampled.
+        variation: "real", "modified", or "mixed" (four in five games are modified). Default: "mixed" for
+            train, "real" for the others.
 
     Returns:
         `pddl_domain, grammar, pddl_problem, solvable, walkthrough` as in official game files, and

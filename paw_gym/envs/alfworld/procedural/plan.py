@@ -1,7 +1,6 @@
 """Plan a short way to a goal when everything is known: who is where, what is open, what is hot.
 
-A greedy planner over a plain description of the world (`World`), so it serves the generator (which has
-a scene but no engine) and the reference solver (which has an engine in the middle of a game) alike.
+Greedy, over a plain description of the world (`World`) that a scene and an engine can give alike.
 """
 
 from __future__ import annotations

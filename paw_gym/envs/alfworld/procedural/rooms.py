@@ -1,7 +1,6 @@
 """The facts that procedural ALFWorld games are made of: rooms, affordances, goals, engine texts.
 
-Everything here is read from `assets/` (written by `data/build_alfworld_assets.py`) once per process
-and never changed afterwards.
+Read from `assets/` (written by `data/build_alfworld_assets.py`) once per process.
 """
 
 from __future__ import annotations
@@ -129,9 +128,8 @@ def _room(number: int, row: Mapping[str, Any]) -> Room:
 def _fixtures(number: int, types: list[str], posed: list[Fitting]) -> Iterator[Fitting]:
     """Receptacles that a room has although its layout gives no pose for them.
 
-    The official games have them too, and treat them as not openable. Besides those that the
-    layout names by type, official rooms show up to a handful of cabinets and drawers of that sort;
-    where all these stand is not known, so we choose their places, fixed by the room's number.
+    The official games have them too, not openable: those that the layout names by type, and up to a
+    handful of cabinets and drawers. Their places are made up, fixed by the room's number.
     """
     rng = random.Random(f"fixtures of room {number}")
     known = [fitting.type for fitting in posed]

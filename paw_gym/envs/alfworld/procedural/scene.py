@@ -83,11 +83,7 @@ def _names(ids: list[str]) -> dict[str, str]:
 
 
 def placement_hash(room: int, pairs: Iterable[tuple[str, str]]) -> str:
-    """SHA-256 of room and sorted (object type, receptacle as displayed) pairs, in hex.
-
-    It can be computed for any game, official ones included, and says nothing about the task: two games
-    with different hashes differ in what lies where.
-    """
+    """SHA-256 of room and sorted (object type, receptacle as displayed) pairs, in hex, for any game."""
     lines = sorted(f"{kind.lower()}@{place}" for kind, place in pairs)
     return hashlib.sha256("\n".join([f"room {room}", *lines]).encode()).hexdigest()
 
