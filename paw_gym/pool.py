@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
-import threading
-import time
 import traceback
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from queue import Empty, SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -28,10 +23,6 @@ class Slot:
     prompt: str
     info: dict[str, Any]
     episode: Episode
-
-
-class OutOfTimeError(TimeoutError):
-    """An episode's environment has used up its time."""
 
 
 class EnvPool:
@@ -79,11 +70,6 @@ class EnvPool:
         self._envs: list[AgentInterface] = [self._new_env()]
         self.active: list[Slot] = []
         self.episodes: list[Episode] = []
-        self.episode_seconds: float | None = None
-        """most wall time of an episode's environment, reset and steps together. The step that uses it up
-        truncates the episode; a reset that uses it up fails it"""
-        self._spent: defaultdict[int, float] = defaultdict(float)
-        """seconds that each episode's environment has used"""
 
     def _new_env(self) -> AgentInterface:
         env = self._make()
@@ -120,7 +106,6 @@ class EnvPool:
         while len(self._envs) < len(task_ids) * size:
             self._envs.append(self._new_env())
         self.active, self.episodes = [], []
-        self._spent.clear()
         places = [(index, *divmod(index, size)) for index in range(len(task_ids) * size)]
         planned = (self._seeds.get(task_ids[group]) for _, group, _ in places)
         seeds = [int(self._rng.integers(2**31)) if seed is None else seed for seed in planned]
@@ -140,8 +125,6 @@ class EnvPool:
 
         ``fetch_ahead`` of their class keeps the answers for the calls that follow.
         """
-        if self.episode_seconds is not None:  # each has its own time
-            return
         together: dict[Any, list[tuple[Any, str, tuple[Any, ...]]]] = {}
         for env, method, arguments in calls:
             fetch = getattr(env.text_env, "fetch_ahead", None)
@@ -155,10 +138,8 @@ class EnvPool:
         name = f"{task_id}#{seed:08x}-{member}"
         options = {"task_id": task_id, "episode_id": name}
         try:
-            prompt, info = self._timed(index, lambda: env.reset(seed=seed, options=options))
-        except Exception as error:  # whatever an environment raises fails its own episode only
-            if isinstance(error, OutOfTimeError):
-                self._envs[index] = self._new_env()
+            prompt, info = env.reset(seed=seed, options=options)
+        except Exception:  # whatever an environment raises fails its own episode only
             failed = Episode(env.env_id, task_id, name, self.tasks[task_id].type, group=group)
             failed.error = traceback.format_exc()
             self.episodes.append(failed)
@@ -196,13 +177,7 @@ class EnvPool:
     def _advance(self, slot: Slot, response: str) -> bool:
         env = self._envs[slot.index]
         try:
-            answer = self._timed(slot.index, lambda: env.step(response))
-            slot.prompt, _, terminated, truncated, slot.info = answer
-        except OutOfTimeError:
-            slot.prompt, last = "", env.unanswered(response)
-            slot.episode.transitions.append(replace(last, info={**last.info, "timed_out": True}))
-            self._envs[slot.index] = self._new_env()
-            return False
+            slot.prompt, _, terminated, truncated, slot.info = env.step(response)
         except Exception:  # see _start
             slot.episode.error = traceback.format_exc()
             with suppress(Exception):
@@ -211,16 +186,6 @@ class EnvPool:
             return False
         slot.episode.transitions.append(slot.info["transition"])
         return not (terminated or truncated)
-
-    def _timed(self, index: int, call: Callable[[], Any]) -> Any:
-        """Calls an environment with what is left of its episode's time."""
-        if self.episode_seconds is None:
-            return call()
-        began = time.monotonic()
-        try:
-            return within(self.episode_seconds - self._spent[index], call)
-        finally:
-            self._spent[index] += time.monotonic() - began
 
     def env_of(self, slot: Slot) -> AgentInterface:
         """The environment of a slot."""
@@ -236,34 +201,3 @@ class EnvPool:
     def close(self) -> None:
         for env in self._envs:
             env.close()
-
-
-def within(seconds: float, call: Callable[[], Any]) -> Any:
-    """Makes a call in a thread of its own, and abandons it if it takes too long.
-
-    A thread cannot be ended from outside. One in Python code is told to stop by an exception; one that
-    waits in the system or in compiled code goes on until that returns, but does not keep the process
-    alive. Compiled code that holds Python's lock stops this process too, whatever the limit.
-
-    Raises:
-        OutOfTimeError: it took longer.
-    """
-    answers: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
-
-    def run() -> None:
-        try:
-            answers.put((call(), None))
-        except BaseException as error:  # raised where it was called
-            answers.put((None, error))
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    try:
-        answer, error = answers.get(timeout=max(0.0, seconds))
-    except Empty:
-        stop = ctypes.c_ulong(thread.ident or 0), ctypes.py_object(OutOfTimeError)
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(*stop)
-        raise OutOfTimeError(f"The environment took longer than {seconds:.3g} s.") from None
-    if error is not None:
-        raise error
-    return answer

@@ -26,6 +26,11 @@ from paw_gym.transition import Episode, Transition, read_jsonl, write_jsonl
 _DEFAULT: Any = "default"
 MODES = ("window", "conversation")
 INVALID_WHEN = ("rejected", "malformed")
+_EPISODE = (
+    *("_history", "_messages", "_observation", "_prompt", "_episode_id", "_parent"),
+    "observation_span",
+)
+"""attributes of an ``AgentInterface`` that belong to its episode, beside ``_info``"""
 
 
 class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
@@ -165,10 +170,16 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
             problem = "the environment did not accept the action"
         valid = (parsed.problem if self.invalid_when == "malformed" else problem) is None
         reward = self.reward_of(float(env_reward), bool(info["success"]), valid)
-        transition = self._transition(
-            action,
-            parsed.action,
-            reward,
+        transition = Transition(
+            env_id=self.env_id,
+            task_id=self._info["task_id"],
+            episode_id=self._episode_id,
+            step=len(self._history),
+            prompt=self._prompt,
+            observation=self._observation,
+            response=action,
+            action=parsed.action,
+            reward=reward,
             next_observation=observation,
             terminated=terminated,
             truncated=truncated,
@@ -182,38 +193,11 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
                 "malformed": parsed.problem is not None,
                 **{key: info[key] for key in self.text_env.recorded_info if key in info},
             },
+            parent=self._parent,
         )
         self._advance(parsed.action, action, observation, {**info, "action_is_valid": valid})
         shown = {**self._present(), "transition": transition}
         return self._prompt, reward, terminated, truncated, shown
-
-    def unanswered(self, response: str) -> Transition:
-        """The transition of a response that the environment never answered: the episode's last."""
-        return self._transition(
-            response,
-            self.template.read_response(response).action,
-            self.reward_of(0.0, False, True),
-            next_observation="",
-            terminated=False,
-            truncated=True,
-            action_is_valid=True,
-            info={"env_reward": 0.0, "penalty": 0.0, "success": False, "score": 0.0},
-        )
-
-    def _transition(self, response: str, action: str, reward: float, **outcome: Any) -> Transition:
-        return Transition(
-            env_id=self.env_id,
-            task_id=self._info["task_id"],
-            episode_id=self._episode_id,
-            step=len(self._history),
-            prompt=self._prompt,
-            observation=self._observation,
-            response=response,
-            action=action,
-            reward=reward,
-            parent=self._parent,
-            **outcome,
-        )
 
     def reward_of(self, env_reward: float, success: bool, valid: bool) -> float:
         """The agent's reward for a step, from the environment's own."""
@@ -271,27 +255,17 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
 
     def save_state(self) -> dict[str, Any]:
         """The environment's state and the agent's view of it; picklable."""
-        return {
-            "text_env": self.text_env.save_state(),
-            "history": list(self._history),
-            "messages": list(self._messages),  # messages never change; copies would take T^2 space
-            "observation": self._observation,
-            "prompt": self._prompt,
-            "info": copy.deepcopy(self._info),
-            "episode_id": self._episode_id,
-            "parent": self._parent,
-            "observation_span": self.observation_span,
-        }
+        # messages and past steps never change; deep copies of them would take T^2 space
+        kept = {name: copy.copy(getattr(self, name)) for name in _EPISODE}
+        info = copy.deepcopy(self._info)
+        return {"text_env": self.text_env.save_state(), "info": info, **kept}
 
     def restore_state(self, state: Mapping[str, Any]) -> None:
         """Goes back to a state that ``save_state`` gave."""
         self.text_env.restore_state(state["text_env"])
-        self._history = list(state["history"])
-        self._messages = list(state["messages"])
-        self._observation, self._prompt = state["observation"], state["prompt"]
         self._info = copy.deepcopy(state["info"])
-        self._episode_id, self._parent = state["episode_id"], state["parent"]
-        self.observation_span = state["observation_span"]
+        for name in _EPISODE:
+            setattr(self, name, copy.copy(state[name]))
 
     def reference_solution(self) -> list[str]:
         """Responses that lead from the present state to success, found with no model."""
@@ -372,16 +346,11 @@ class RecordTransitions(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
             self._flush()
         return observation, float(reward), terminated, truncated, {**info, "transition": transition}
 
-    def undo(self, steps: int = 1) -> None:
-        """Takes the last steps out of the record (after the environment's state was restored)."""
-        recorded = self.episode.transitions if self.episode is not None else []
-        if not 0 <= steps <= len(recorded):
-            raise ValueError(
-                f"undo({steps}): the record of this episode has {len(recorded)} steps."
-            )
-        if steps > 0:
-            self._observation = recorded[-steps].observation or ""
-            del recorded[-steps:]
+    def undo(self) -> None:
+        """Takes the last step out of the record (after the environment's state was restored)."""
+        if self.episode is None or not self.episode.transitions:
+            raise ValueError("The record of this episode has no step to take back.")
+        self._observation = self.episode.transitions.pop().observation or ""
 
     def _flush(self) -> None:
         if self.episode is not None and self.episode.transitions:

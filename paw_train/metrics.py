@@ -193,12 +193,6 @@ CATALOGUE: Mapping[str, list[Metric]] = {
             "share",
         ),
         Metric("failed_episodes", "Failed episodes", "ended by an error of their environment"),
-        Metric(
-            "timed_out_episodes",
-            "Failed episodes",
-            "ended by rollout.episode_seconds",
-            label="timed out",
-        ),
         Metric("seconds_rollout", "Seconds per update", "of rollouts", "seconds", label="rollout"),
         Metric("seconds_train", "Seconds per update", "of training", "seconds", label="training"),
         Metric("tokens", "Tokens per update", "in the rows that are learned from", "tokens"),

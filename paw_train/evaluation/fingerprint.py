@@ -8,7 +8,6 @@ import platform
 import re
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from paw_gym import __version__
 from paw_gym.core import TextEnv
 from paw_gym.internals.constructors import defaults_of, registered_id
 from paw_gym.internals.replies import BLANK
-from paw_gym.pool import within
 from paw_gym.wrappers import AgentInterface
 from paw_train.environments import is_split
 from paw_train.evaluation.panels import Panel
@@ -39,9 +37,9 @@ _PACKAGES = {
 
 
 def environment_record(
-    env: EnvSettings, split: str, panel: Panel, make_env: MakeEnv, seconds: float | None = None
+    env: EnvSettings, split: str, panel: Panel, make_env: MakeEnv
 ) -> dict[str, Any]:
-    """The environment's entry in ``result.json``; a probe of a task may take so many seconds.
+    """The environment's entry in ``result.json``.
 
     It has no paths; ``behaviour`` is a hash of its answers on a few tasks of the panel.
     """
@@ -54,7 +52,7 @@ def environment_record(
             "split": split if is_split(env) else None,
             "arguments": arguments,
             "tasks": made.tasks.fingerprint,
-            "behaviour": behaviour_hash(made.text_env, panel.task_ids, seconds or 0),
+            "behaviour": behaviour_hash(made.text_env, panel.task_ids),
             "versions": _versions(env_id, arguments),
         }
     finally:
@@ -114,20 +112,19 @@ def is_deterministic(env: TextEnv) -> bool:
     return not (registered or getattr(env, "nondeterministic", False))
 
 
-def behaviour_hash(env: TextEnv, task_ids: Sequence[str], seconds: float = 0) -> str | None:
+def behaviour_hash(env: TextEnv, task_ids: Sequence[str]) -> str | None:
     """A hash of a deterministic environment's answers to fixed actions on a few tasks.
 
     It differs between engines, search indexes or program versions that answer differently, whatever
-    they are called. The kind of an error, or of a time-out after ``seconds``, is the last answer.
+    they are called. The kind of an error is the last answer.
     """
     if not is_deterministic(env):
         return None
     digest = hashlib.sha256()
     count = min(_PROBED_TASKS, len(task_ids))
     for i in range(count):
-        walk = partial(_walk, env, task_ids[i * len(task_ids) // count])
         try:
-            lines = within(seconds, walk) if seconds else walk()
+            lines = _walk(env, task_ids[i * len(task_ids) // count])
         except Exception as error:  # as in an episode, which fails alone
             digest.update(type(error).__name__.encode())
             break

@@ -194,8 +194,7 @@ class PanelRun:
             "seconds": seconds,
         }
         if self.records:
-            limits = (self.make_env, plan.rollout.episode_seconds)
-            environment = environment_record(plan.env, plan.split, plan.panel, *limits)
+            environment = environment_record(plan.env, plan.split, plan.panel, self.make_env)
             result |= {"evaluation": self.key, "environment": environment, "commit": commit()}
         return result, [e for episodes in runs.values() for e in episodes if e is not None]
 
@@ -235,7 +234,6 @@ class PanelRun:
             seed=seed,
             seeds=environment_seeds(plan.panel, seed),
         )
-        pool.episode_seconds = plan.rollout.episode_seconds
         try:
             for start in range(0, len(left), plan.batch):
                 part = left[start : start + plan.batch]

@@ -80,7 +80,6 @@ def rollout(
         require_trainable(policy)
         require_whole_distribution(settings)
     seed = _sampling_seed(generator)
-    pool.episode_seconds = settings.episode_seconds
     pool.reset(task_ids)
     trajectories = [Trajectory(episode) for episode in pool.episodes]
     if not pool.active:
@@ -113,11 +112,6 @@ def _session(policy: Policy, pool: EnvPool, settings: RolloutSettings) -> Sessio
     first = pool.env_of(pool.active[0])
     sampling = settings.sampling(first.template.closing_tags)
     return policy.session(sampling, growing=first.mode == "conversation")
-
-
-def timed_out(episode: Episode) -> bool:
-    """True if an episode's environment used up ``rollout.episode_seconds``."""
-    return bool(episode.transitions and episode.transitions[-1].info.get("timed_out"))
 
 
 def sampled_tokens(trajectories: Sequence[Trajectory]) -> int:

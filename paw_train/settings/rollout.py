@@ -10,7 +10,6 @@ from annotated_types import Interval
 from pydantic import model_validator
 
 from paw_train.settings.base import (
-    AboveZero,
     AtLeastZero,
     Count,
     Group,
@@ -106,11 +105,6 @@ class RolloutSettings(Group):
     """whether a response ends at its closing tag; false: only when the policy samples its end token,
     which is then trained like every other token of the response (as in verl, and so in the published
     runs)"""
-    episode_seconds: AboveZero | None = None
-    """maximum wall time of an episode's environment; the step that uses it up ends the episode, which stays
-    in its group without further reward. A hanging call is left in a thread: Python code there is stopped,
-    system calls and compiled code are not, and compiled code that keeps Python's lock stops the run unless
-    a gateway runs it. Environments behind a gateway are then asked one by one"""
     engine: Literal["local", "vllm"] = "local"
     """engine of a run's rollouts and evaluations: ``local``, the policy itself, or ``vllm``, with its
     weights"""

@@ -19,7 +19,7 @@ from paw_train.algorithms.pool import informative_groups
 from paw_train.environments import agent_env_maker, make_pool, max_return, training_env
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import Policy
-from paw_train.rollouts.rollout import Progress, Trajectory, rollout, timed_out
+from paw_train.rollouts.rollout import Progress, Trajectory, rollout
 from paw_train.settings import Settings
 from paw_train.settings.env import Member
 
@@ -205,7 +205,6 @@ def outcome_metrics(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
         "invalid_rate": sum(not t.action_is_valid for t in steps) / max(1, len(steps)),
         "refused_rate": sum(t.refused for t in steps) / max(1, len(steps)),
         "failed_episodes": len(trajectories) - len(episodes),
-        "timed_out_episodes": sum(map(timed_out, episodes)),
         "prompt_cut_rate": _cut(trajectories) / max(1, len(steps)),
         **_groups(trajectories),
     }

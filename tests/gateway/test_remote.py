@@ -140,15 +140,6 @@ def test_in_a_pool_an_action_is_judged_before_it_is_taken(gateway: RunningGatewa
     pool.close()
 
 
-def test_in_a_pool_a_reset_that_hangs_ends_with_its_episodes_time(serve: Any) -> None:
-    at = {"url": serve("--step-seconds", "8").url, "remote_id": "tests/Trouble-v0"}
-    pool = EnvPool("paw_gym/Remote-v0", 1, 2, variation="slow", **at)
-    pool.episode_seconds = 0.5  # the gateway's own limit is longer
-    assert pool.reset() == []
-    assert all("OutOfTimeError" in (episode.error or "") for episode in pool.episodes)
-    pool.close()
-
-
 @pytest.mark.parametrize(
     ("action", "others"),
     [("x" * 500_001, "roll"), ("x" * 20_000_000, "x" * 300_000)],

@@ -55,19 +55,14 @@ class Dice(TextEnv):
 class Trouble(TextEnv):
     """Does what it is told, were it to die."""
 
-    def __init__(
-        self, max_steps: int = 50, mood: str = "good", data_dir: Any = None, variation: str = ""
-    ) -> None:
+    def __init__(self, max_steps: int = 50, mood: str = "good", data_dir: Any = None) -> None:
         if mood == "lost":
             raise FileNotFoundError("/secret/place is not there")
         if mood == "bad":
             raise ValueError("mood: 'good' is the only one.")
         super().__init__(TaskSet.from_tasks([Task("t", "Try.")]), max_steps)
-        self.variation = variation
 
     def _start(self, task: Task) -> Outcome:
-        if self.variation == "slow":
-            time.sleep(3600)
         self.state = {"said": []}
         return Outcome("Well?")
 

@@ -7,7 +7,6 @@ import functools
 import json
 import re
 import shutil
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -222,26 +221,23 @@ def test_calls_that_no_action_came_of_are_counted_and_recorded(own_environments:
     assert result["model_calls"] == 4
 
 
-def test_an_environment_that_fails_or_hangs_in_a_task_costs_that_task(
+def test_an_environment_that_fails_in_a_task_costs_that_task(
     own_environments: None, tmp_path: Path
 ) -> None:
     def hall(task: Task, rng: Any) -> Iterator[Outcome]:
-        while task.id == "hangs":
-            time.sleep(0.01)
         yield Outcome("A hall.", admissible_actions=["go"])
         if task.id == "raises":
             raise ZeroDivisionError("as told")
         yield Outcome("The end.", 1.0, True, True, admissible_actions=[])
 
-    tasks = [Task(name, "Go.") for name in ("a", "b", "hangs", "raises")]
+    tasks = [Task(name, "Go.") for name in ("a", "b", "c", "raises")]
     register_text_env("test/Hall-v0", hall, tasks=tasks)
-    settings = "env.id=test/Hall-v0 evaluation.tasks=4 rollout.episode_seconds=1"
+    settings = "env.id=test/Hall-v0 evaluation.tasks=4"
     result = played("random", tmp_path, *settings.split())
-    assert (result["n"], result["success_rate"]) == (2, 1.0)
-    assert sorted(result["failed_tasks"]) == ["hangs", "raises"]
+    assert (result["n"], result["success_rate"]) == (3, 1.0)
+    assert result["failed_tasks"] == ["raises"]
     told = " ".join(result_lines(result))
-    assert f"Failed: {', '.join(result['failed_tasks'])}" in told
-    assert ("as told" in told) != ("longer than" in told)  # the first reason
+    assert "Failed: raises" in told and "as told" in told
     assert behaviour_hash(make_agent_env("test/Hall-v0").text_env, ["raises"])
 
 

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paw_gym.internals.printable import counted
 from paw_train.metrics import number
 
 WINDOW = 8
@@ -78,7 +77,7 @@ def find_alarms(records: Records, wm_loss: str | None = None) -> list[Alarm]:
         wm_loss: the run's world-model loss (``cmae``, ...); ``None``: it has none.
     """
     found = [*_success(records), *_invalid(records), *_entropy(records), *_groups(records)]
-    found += _penalties(records) + _validation(records) + _timed_out(records)
+    found += _penalties(records) + _validation(records)
     if wm_loss in _BOUNDED:
         found += _world_model(records)
     return sorted(found, key=lambda alarm: alarm.first)
@@ -184,22 +183,6 @@ def _validation(records: Records) -> list[Alarm]:
             first = found.pop().first if was_below else int(update)
             found.append(Alarm("Validation is far below training", text, first, int(update), True))
     return [replace(alarm, ongoing=below and alarm is found[-1]) for alarm in found]
-
-
-def _timed_out(records: Records) -> list[Alarm]:
-    counts = {
-        int(record["update"]): int(count)
-        for record in records
-        if (count := number(record.get("timed_out_episodes"))) and number(record.get("update"))
-    }
-    if not counts:
-        return []
-    text = (
-        f"{sum(counts.values())} in {counted(len(counts), 'update')}: their environments used up "
-        "rollout.episode_seconds, and they count as failed."
-    )
-    last, newest = max(counts), number(records[-1].get("update"))
-    return [Alarm("Episodes ran out of time", text, min(counts), last, last == newest)]
 
 
 def _world_model(records: Records) -> list[Alarm]:

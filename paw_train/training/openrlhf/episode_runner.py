@@ -23,7 +23,7 @@ from paw_train.environments import agent_env_maker, training_env
 from paw_train.policies.vllm import VLLMSession
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import Request, Response, Sampling
-from paw_train.rollouts.rollout import Trajectory, rollout, timed_out
+from paw_train.rollouts.rollout import Trajectory, rollout
 from paw_train.settings import Settings
 from paw_train.training.openrlhf.episodes import GroupLabel, response
 
@@ -113,7 +113,7 @@ class EpisodeRunner:
         [trajectory] = rollout(policy, pool, own, generator, [label.task_id])
         trajectory.episode.group = label.group
         episode = trajectory.episode
-        self._give_back(label, env, episode.error is not None or timed_out(episode))
+        self._give_back(label, env, episode.error is not None)
         return trajectory
 
     def _take(self, label: GroupLabel) -> AgentInterface:
