@@ -62,11 +62,7 @@ def view(engine: Any) -> str:
     column, row = grid.width // 2, grid.height - 1
     carried = engine.carrying
     lines = [f"You carry a {carried.color} {carried.type}." if carried else "You carry nothing."]
-    for name, (dx, dy) in {
-        "Ahead": (0, -1),
-        "To the left": (-1, 0),
-        "To the right": (1, 0),
-    }.items():
+    for name, dx, dy in (("Ahead", 0, -1), ("To the left", -1, 0), ("To the right", 1, 0)):
         lines.append(f"{name}: {_free(grid, visible, column, row, dx, dy)}.")
     seen = [
         (row - y, x - column, grid.get(x, y))
@@ -87,13 +83,15 @@ def _free(grid: Any, visible: Any, x: int, y: int, dx: int, dy: int) -> str:
         cells = f"{count} free cell" + ("" if count == 1 else "s")
         if not (0 <= x < grid.width and 0 <= y < grid.height) or not visible[x, y]:
             return f"{cells}, beyond that unseen"
-        if grid.get(x, y) is not None and not grid.get(x, y).can_overlap():
-            thing = grid.get(x, y)
-            return f"{cells}, then a " + ("wall" if thing.type == "wall" else _named(thing))
+        thing = grid.get(x, y)
+        if thing is not None and not thing.can_overlap():
+            return f"{cells}, then a {_named(thing)}"
         count += 1
 
 
 def _named(thing: Any) -> str:
+    if thing.type == "wall":
+        return "wall"
     if thing.type != "door":
         return f"{thing.color} {thing.type}"
     state = "open" if thing.is_open else "locked" if thing.is_locked else "closed"
@@ -112,7 +110,7 @@ class Bot:
     def __init__(self, level: str, seed: int) -> None:
         from minigrid.utils.baby_ai_bot import BabyAIBot
 
-        self.engine = open_level(level, seed, 10**6)
+        self.seed, self.engine = seed, open_level(level, seed, 10**6)
         self.followed: list[str] = []
         self.over = self.won = False
         bot: Any = BabyAIBot(self.engine)
@@ -274,7 +272,7 @@ class BabyAIEnv(ReplayedEnv):
     def _following(self, bot: Bot | None) -> Bot:
         """A bot at this point of the episode: the given one if it is on the way there, or a new one."""
         task, taken = self.task, self.state["actions"]
-        if bot is None or bot.followed != taken[: len(bot.followed)]:
+        if bot is None or (bot.seed, bot.followed) != (task.data, taken[: len(bot.followed)]):
             bot = Bot(self.level, task.data)
         for action in taken[len(bot.followed) :]:
             bot.follow(action)
@@ -283,12 +281,10 @@ class BabyAIEnv(ReplayedEnv):
     def expert(self) -> Callable[[], str]:
         """The bot, which sees no more than the agent and goes on planning after any action."""
         bot: Bot | None = None
-        task = ""
 
         def act() -> str:
-            nonlocal bot, task
-            bot = self._following(bot if task == self.task.id else None)
-            task = self.task.id
+            nonlocal bot
+            bot = self._following(bot)
             if bot.suggestion is None:
                 raise StopIteration
             return bot.suggestion

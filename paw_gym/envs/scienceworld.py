@@ -108,20 +108,16 @@ class Engine:
 
 
 @lru_cache(maxsize=1)
-def _variations(process: int) -> dict[str, dict[str, list[int]]]:
-    return Engine().variations()
-
-
-@lru_cache(maxsize=1)
-def _reader(process: int) -> Engine:
-    """The engine that reads tasks in this process: a forked one must not use its parent's connection."""
-    return Engine()
+def _reader(process: int) -> tuple[Engine, dict[str, dict[str, list[int]]]]:
+    """The engine that reads tasks in this process, which a fork must not use, and all variations."""
+    engine = Engine()
+    return engine, engine.variations()
 
 
 @lru_cache(maxsize=1024)
 def _instruction(name: str, variation: int) -> str:
     with _reading:  # another thread would load another task before the description is asked for
-        reader = _reader(os.getpid())
+        reader, _ = _reader(os.getpid())
         reader.load(name, variation, "")
         return str(reader.game.getTaskDescription())
 
@@ -130,7 +126,7 @@ def _instruction(name: str, variation: int) -> str:
 def science_tasks(split: str, task: str | None, variations: int | None) -> TaskSet:
     """The variations of a split; ``data`` of a task is its number among the engine's own."""
     require_count("variations", variations)
-    numbers = _variations(os.getpid())
+    _, numbers = _reader(os.getpid())
     require_choice("split", split, jvm.FOLDS)
     if task is not None:
         require_choice("task", task, numbers)
@@ -201,12 +197,7 @@ class ScienceWorldEnv(ReplayedEnv):
         max_steps: int = 100,
         render_mode: str | None = None,
     ) -> None:
-        if not isinstance(simplifications, str):
-            raise ValueError(
-                f"simplifications is a str, such as 'easy' or 'openDoors,openContainers', or '' for none, "
-                f"got {simplifications!r}."
-            )
-        for name in simplifications.split(",") if simplifications else ():
+        for name in str(simplifications).split(",") if simplifications != "" else ():
             require_choice("simplification", name, SIMPLIFICATIONS)
         super().__init__(science_tasks(split, task, variations), max_steps, render_mode)
         self.simplifications = simplifications

@@ -141,18 +141,16 @@ def _canonical(level: Level) -> str:
     return min(texts)
 
 
-def solve(level: Level, state: State) -> list[tuple[State, str]] | None:
-    """The shortest way to get all boxes onto goals, as states and moves; ``None``: there is none.
+def solve(level: Level, state: State) -> list[tuple[State, str]]:
+    """The shortest way to get all boxes onto goals, as states and moves; empty if there is none.
 
     A* (Hart et al. 1968) over the cells of player and boxes. Each box needs at least as many pushes as it
     would alone in the room, which bounds what is left from below.
     """
     pushes = _pushes_alone(level)
-    if any(box not in pushes for box in state[1]):
-        return None
     before: dict[State, tuple[State, str] | None] = {state: None}
     cost = {state: 0}
-    waiting = [(sum(pushes[box] for box in state[1]), 0, state)]
+    waiting = [(0, 0, state)]
     while waiting:
         _, _, current = heappop(waiting)
         if current[1] == level.goals:
@@ -166,13 +164,13 @@ def solve(level: Level, state: State) -> list[tuple[State, str]] | None:
             after = level.after(current, move)
             if after is None or taken >= cost.get(after, taken + 1):
                 continue
-            if any(box not in pushes for box in after[1]):
+            if not after[1] <= pushes.keys():
                 continue  # a box that never gets to a goal again
             before[after], cost[after] = (current, move), taken
             left = sum(pushes[box] for box in after[1])
             # the number decides between equal estimates: states cannot be compared
             heappush(waiting, (taken + left, len(cost), after))
-    return None
+    return []
 
 
 def _pushes_alone(level: Level) -> dict[int, int]:
@@ -287,7 +285,7 @@ class SokobanEnv(TextEnv):
 
     def reference_solution(self) -> list[str]:
         """The shortest solution from here; empty if there no longer is one."""
-        return [move for _, move in solve(self.task.data, self.state) or []]
+        return [move for _, move in solve(self.task.data, self.state)]
 
     def expert(self) -> Callable[[], str]:
         """The solver, which plans again only if another action has led elsewhere."""
@@ -295,7 +293,7 @@ class SokobanEnv(TextEnv):
 
         def act() -> str:
             if self.state not in plan:
-                plan.update(solve(self.task.data, self.state) or [])
+                plan.update(solve(self.task.data, self.state))
             if self.state not in plan:
                 raise StopIteration
             return plan[self.state]

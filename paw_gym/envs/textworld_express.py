@@ -45,14 +45,17 @@ def express_tasks(game: str, split: str, params: str, num_tasks: int | None) -> 
     require_choice("game", game, GAMES)
     require_choice("split", split, jvm.FOLDS)
     require_count("num_tasks", num_tasks)
-    _require_params(params, isinstance(params, str))
     with _reading:
         engine = _reader(os.getpid())
-        _load(engine, game, params)
+        _load(engine, game, str(params))
         seeds = list(getattr(engine, f"getSeeds{jvm.FOLDS[split].title()}")())[:num_tasks]
         # text that it cannot read as parameters is loaded silently, and then there is no game
         first = json.loads(engine.generateNewGameJSON(seeds[0], jvm.FOLDS[split], False))
-        _require_params(params, not first["observation"].startswith("ERROR:"))
+    if first["observation"].startswith("ERROR:") or not isinstance(params, str):
+        raise ValueError(
+            "params is a str of names with whole numbers, such as 'numLocations=3, numIngredients=2', or '', "
+            f"got {params!r}."
+        )
     family = f"{game}{'/' + params.replace(' ', '') if params else ''}/{split}"
 
     def load(task_id: str) -> Task:
@@ -72,14 +75,6 @@ def _load(engine: Any, game: str, params: str) -> None:
     refused = engine.load(game, params)
     if refused:
         raise ValueError(f"params of {game}: {refused}")
-
-
-def _require_params(params: object, works: bool) -> None:
-    if not works:
-        raise ValueError(
-            "params is a str of names with whole numbers, such as 'numLocations=3, numIngredients=2', or '', "
-            f"got {params!r}."
-        )
 
 
 @lru_cache(maxsize=256)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 from paw_gym.envs.alfworld.native.problem import TASK_TYPES, Goal, make_goal
 from paw_gym.envs.alfworld.procedural.placement import SCENERY, accepting_types, attraction
@@ -34,7 +34,7 @@ _EFFECTS = {
     "put": re.compile(rf"You (?:put|move) the {_NAME} (?:in/on|to) the {_NAME}\."),
     "treated": re.compile(rf"You (?:clean|heat|cool) the {_NAME} using the {_NAME}\."),
 }
-"""by field of an event, the answers that show it"""
+"""by the effect of an event, the answers that show it"""
 
 
 def parse_task(text: str) -> Goal:
@@ -63,26 +63,23 @@ def _patterns() -> tuple[tuple[str, re.Pattern[str]], ...]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
-    """The effect of a step, read from its observation; names as displayed, None if it shows nothing."""
+class Event(NamedTuple):
+    """The effect of a step; names as displayed, None if it shows nothing."""
 
     place: str | None = None
     """the receptacle that it is about"""
-    taken: str | None = None
-    put: str | None = None
-    treated: str | None = None
-    """the object that was cleaned, heated or cooled"""
+    effect: str = ""
+    """"taken", "put" or "treated" (cleaned, heated or cooled)"""
+    thing: str | None = None
 
 
 def read_event(observation: str) -> Event:
     """The effect of a step, read from its observation."""
     for effect, answer in _EFFECTS.items():
         if match := answer.search(observation):
-            return Event(match.group(2), **{effect: match.group(1)})
-    if match := _PLACE.search(observation):
-        return Event(next(name for name in match.groups() if name))
-    return Event()
+            return Event(match[2], effect, match[1])
+    match = _PLACE.search(observation)
+    return Event(match[match.lastindex or 0]) if match else Event()
 
 
 def type_of(name: str) -> str:
@@ -135,11 +132,9 @@ class SweepExpert:
     def _read(self, observation: str) -> None:
         event = read_event(observation)
         self._events.append(event)
-        if event.taken:
-            self._treated = False
-        elif event.treated:
-            self._treated = True
-        elif event.put and event.place and type_of(event.put) == self.goal.object_type:
+        if event.effect in ("taken", "treated"):
+            self._treated = event.effect == "treated"
+        elif event.thing and type_of(event.thing) == self.goal.object_type:
             self._begun = event.place
         self._place = event.place or self._place
 
@@ -168,8 +163,8 @@ class SweepExpert:
         After one of two things was put down: where it came from, if that was in the last two
         observations (another may lie there), else the beginning.
         """
-        if self._events[-1].put:
-            sources = [event.place for event in self._events if event.taken]
+        if self._events[-1].effect == "put":
+            sources = [event.place for event in self._events if event.effect == "taken"]
             return max((self._order.index(p) for p in sources if p in self._order), default=0)
         return self._order.index(self._place) + 1 if self._place in self._order else 0
 
@@ -180,7 +175,7 @@ class SweepExpert:
         if here:
             return min(here)
         start = 0
-        if self._place in self._lamp_order and not self._events[-1].taken:
+        if self._place in self._lamp_order and self._events[-1].effect != "taken":
             start = self._lamp_order.index(self._place) + 1
         return self._onward(self._lamp_order, start, options, look_inside=False)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from paw_gym.core import AgentDefaults, Outcome, Task, TextEnv
 from paw_gym.envs.tau2 import conversation as talk
+from paw_gym.envs.tau2 import users
 from paw_gym.envs.tau2.conversation import Call, RefusedError, parse_action, tau2_module
 from paw_gym.envs.tau2.domains import (
     DOMAINS,
@@ -19,15 +20,6 @@ from paw_gym.envs.tau2.domains import (
     world_after,
 )
 from paw_gym.envs.tau2.evaluation import Verdict, evaluate, next_action, plan
-from paw_gym.envs.tau2.users import (
-    USERS,
-    EndpointUser,
-    ScriptedUser,
-    Situation,
-    User,
-    UserError,
-    UserSetupError,
-)
 from paw_gym.internals.naming import require_choice
 from paw_gym.internals.printable import encodable
 
@@ -94,7 +86,7 @@ class Tau2Env(TextEnv):
         self,
         domain: str = "airline",
         split: str = "train",
-        user: str | User = "scripted",
+        user: str | users.User = "scripted",
         user_model: str | None = None,
         user_url: str | None = None,
         user_settings: Mapping[str, Any] | None = None,
@@ -111,7 +103,7 @@ class Tau2Env(TextEnv):
     @property
     def nondeterministic(self) -> bool:
         """True if the same actions may lead elsewhere: with any user but the scripted one."""
-        return not isinstance(self.user, ScriptedUser)
+        return not isinstance(self.user, users.ScriptedUser)
 
     # --- playing -------------------------------------------------------------------------------
 
@@ -169,7 +161,7 @@ class Tau2Env(TextEnv):
 
     def _hear_user(self, shown: str = "", setting_up: bool = False) -> Outcome:
         """The user's answer to what was said last."""
-        situation = Situation(
+        situation = users.Situation(
             self.task.data,
             self.state["messages"],
             self.domain.user_tools,
@@ -178,8 +170,8 @@ class Tau2Env(TextEnv):
         )
         try:
             text = self.user.reply(situation)
-        except UserError as error:
-            if setting_up and isinstance(error, UserSetupError):
+        except users.UserError as error:
+            if setting_up and isinstance(error, users.UserSetupError):
                 raise
             return self._silence(shown, str(error))
         self.state["silences"] = 0
@@ -187,7 +179,7 @@ class Tau2Env(TextEnv):
         end = talk.ending(text)
         if end is not None:
             if setting_up:
-                raise UserSetupError(
+                raise users.UserSetupError(
                     f"The user ended the conversation with its first words: {text!r}"
                 )
             for mark in talk.ENDINGS:
@@ -289,13 +281,13 @@ class Tau2Env(TextEnv):
 
 
 def _make_user(
-    user: str | User, model: str | None, url: str | None, settings: Mapping[str, Any] | None
-) -> User:
+    user: str | users.User, model: str | None, url: str | None, settings: Mapping[str, Any] | None
+) -> users.User:
     if not isinstance(user, str):
         return user
-    require_choice("user", user, USERS)
+    require_choice("user", user, users.USERS)
     if user == "endpoint":
-        return EndpointUser(model, url, settings)
+        return users.EndpointUser(model, url, settings)
     if model or url or settings:
         raise ValueError("user_model, user_url and user_settings go with user='endpoint'.")
-    return ScriptedUser()
+    return users.ScriptedUser()

@@ -11,15 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paw_gym.envs.tau2.conversation import (
-    Message,
-    call_message,
-    call_text,
-    ending,
-    tau2_module,
-    to_package,
-    tool_message,
-)
+from paw_gym.envs.tau2 import conversation as talk
 from paw_gym.envs.tau2.domains import Domain
 from paw_gym.envs.tau2.users import ScriptedUser, Situation, script_position, user_script
 
@@ -36,7 +28,7 @@ class Verdict:
     ``communicate`` (a bool for each that is expected)"""
 
 
-def evaluate(domain: Domain, task: Any, messages: Sequence[Message]) -> Verdict:
+def evaluate(domain: Domain, task: Any, messages: Sequence[talk.Message]) -> Verdict:
     """Scores a conversation that has ended."""
     criteria = task.evaluation_criteria
     if criteria is None:
@@ -46,16 +38,16 @@ def evaluate(domain: Domain, task: Any, messages: Sequence[Message]) -> Verdict:
         raise ValueError(
             f"The reward of task {task.id!r} depends on NL_ASSERTION, which needs a language model."
         )
-    said = to_package(messages)
+    said = talk.to_package(messages)
     found = [
-        tau2_module("evaluator.evaluator_env").EnvironmentEvaluator.calculate_reward(
+        talk.tau2_module("evaluator.evaluator_env").EnvironmentEvaluator.calculate_reward(
             # the package asks for solo mode or not; there is a user here
             environment_constructor=lambda solo_mode=False: _world(domain),
             task=task,
             full_trajectory=said,
         ),
-        tau2_module("evaluator.evaluator_action").ActionEvaluator.calculate_reward(task, said),
-        tau2_module("evaluator.evaluator_communicate").CommunicateEvaluator.calculate_reward(
+        talk.tau2_module("evaluator.evaluator_action").ActionEvaluator.calculate_reward(task, said),
+        talk.tau2_module("evaluator.evaluator_communicate").CommunicateEvaluator.calculate_reward(
             task, said
         ),
     ]
@@ -122,7 +114,9 @@ def gold_actions(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     return made
 
 
-def next_action(record: Mapping[str, Any], messages: Sequence[Message], begun_with: int) -> str:
+def next_action(
+    record: Mapping[str, Any], messages: Sequence[talk.Message], begun_with: int
+) -> str:
     """Asks until the scripted user would have stated everything, acts as expected, then reports."""
     left = _not_taken(gold_actions(record), messages[begun_with:])
     if left and script_position(messages) < len(user_script(record)):
@@ -135,7 +129,7 @@ def next_action(record: Mapping[str, Any], messages: Sequence[Message], begun_wi
 
 def plan(
     record: Mapping[str, Any],
-    messages: Sequence[Message],
+    messages: Sequence[talk.Message],
     begun_with: int,
     user_tools: Mapping[str, Mapping[str, Any]],
 ) -> list[str]:
@@ -146,15 +140,15 @@ def plan(
     imagined, actions = list(messages), []
 
     def add_call(role: str, name: str, arguments: Mapping[str, Any]) -> str:
-        imagined.append(call_message(role, name, arguments, len(imagined)))
-        imagined.append(tool_message(imagined[-1]["calls"][0]["id"], "", False, role))
+        imagined.append(talk.call_message(role, name, arguments, len(imagined)))
+        imagined.append(talk.tool_message(imagined[-1]["calls"][0]["id"], "", False, role))
         return ""
 
     def use(name: str, arguments: Mapping[str, Any]) -> str:
         return add_call("user", name, arguments)
 
     user, said = ScriptedUser(), ""
-    while ending(said) is None:
+    while talk.ending(said) is None:
         actions.append(next_action(record, imagined, begun_with))
         if actions[-1].startswith("{"):
             call = json.loads(actions[-1])
@@ -170,11 +164,11 @@ def _as_action(action: Mapping[str, Any]) -> str:
     if action.get("requestor", "assistant") == "user":
         arguments = json.dumps(action["arguments"], ensure_ascii=False)
         return f"Please do this with your phone: {action['name']} {arguments}"
-    return call_text(action["name"], action["arguments"])
+    return talk.call_text(action["name"], action["arguments"])
 
 
 def _not_taken(
-    expected: Sequence[dict[str, Any]], messages: Sequence[Message]
+    expected: Sequence[dict[str, Any]], messages: Sequence[talk.Message]
 ) -> list[dict[str, Any]]:
     """The expected actions without the longest beginning of them that was taken in order."""
     taken = (call for message in messages for call in message.get("calls", []))

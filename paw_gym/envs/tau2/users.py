@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -49,16 +49,6 @@ class User(Protocol):
     def reply(self, situation: Situation) -> str:
         """The user's next message; ``###STOP###`` and the like in it end the conversation."""
         ...
-
-
-def own_messages(situation: Situation) -> Iterator[Message]:
-    """The conversation as a user knows it: what was said, and what its own tools answered."""
-    for message in situation.messages:
-        if message["role"] == "tool":
-            if message["requestor"] == "user":
-                yield message
-        elif message["role"] == "user" or "calls" not in message:
-            yield message
 
 
 class ScriptedUser:
@@ -244,7 +234,7 @@ class EndpointUser:
         }
         request: dict[str, Any] = {
             "model": self.model,
-            "messages": [system, *map(_turned, own_messages(situation))],
+            "messages": [system, *map(_turned, filter(_knows, situation.messages))],
             "temperature": self._chosen["temperature"],
         }
         if self._chosen["max_tokens"] is not None:
@@ -279,6 +269,13 @@ def system_prompt(record: Mapping[str, Any], with_tools: bool) -> str:
     guidelines = (data_folder() / "user_simulator" / name).read_text(encoding="utf-8")
     scenario = tau2_module("data_model.tasks").UserScenario.model_validate(record["user_scenario"])
     return f"{guidelines}\n\n<scenario>\n{scenario}\n</scenario>"
+
+
+def _knows(message: Message) -> bool:
+    """True for what was said, and for what the user's own tools answered."""
+    if message["role"] == "tool":
+        return bool(message["requestor"] == "user")
+    return message["role"] == "user" or "calls" not in message
 
 
 def _turned(message: Message) -> dict[str, Any]:

@@ -39,22 +39,6 @@ def solve(shop: Shop, goal: Goal) -> list[str]:
     raise RuntimeError(f"No search brings up product {goal.asin!r}.")
 
 
-class Wish:
-    """The wanted product, as far as an instruction's text describes it."""
-
-    def __init__(self, instruction: str) -> None:
-        text = instruction.strip()
-        price = _PRICE.search(text)
-        self.limit = float(price[1]) if price else NO_LIMIT
-        text = _PRICE.sub("", text)
-        found = _CHOICES.search(text)
-        head, options = (text[: found.start()], text[found.end() :]) if found else (text, "")
-        self.options = [value.strip() for value in _OPTION.split(options)[2::2]]
-        """values to choose"""
-        self.words = [word for word in _WORD.findall(head.lower()) if word not in _FILLER]
-        """words for the product"""
-
-
 class Shopper:
     """Searches for the instruction's words, opens the likeliest products, buys one that has the options.
 
@@ -63,7 +47,16 @@ class Shopper:
     """
 
     def __init__(self, instruction: str) -> None:
-        self.wish = Wish(instruction)
+        text = instruction.strip()
+        price = _PRICE.search(text)
+        self._limit = float(price[1]) if price else NO_LIMIT
+        text = _PRICE.sub("", text)
+        found = _CHOICES.search(text)
+        head, options = (text[: found.start()], text[found.end() :]) if found else (text, "")
+        self._options = [value.strip() for value in _OPTION.split(options)[2::2]]
+        """values to choose"""
+        self._words = [word for word in _WORD.findall(head.lower()) if word not in _FILLER]
+        """words for the product"""
         self._rejected: set[str] = set()
         self._target: tuple[str, str] | None = None
         """asin and title of the product to open or to buy"""
@@ -72,7 +65,7 @@ class Shopper:
         """The next action."""
         clicks, parts = set(admissible), observation.split(SEPARATOR)
         if SEARCH_ACTION in clicks:
-            return f"search[{' '.join(self.wish.words)}]"
+            return f"search[{' '.join(self._words)}]"
         if "click[buy now]" in clicks:
             return self._on_product(parts, clicks, chosen)
         if not any(part.startswith("Page ") for part in parts):
@@ -82,12 +75,11 @@ class Shopper:
     def _on_product(self, parts: list[str], clicks: set[str], chosen: Collection[str]) -> str:
         if self._target is None or self._target[1] not in parts:
             return "click[< prev]"
-        wanted = self.wish.options
-        lacking = [value for value in wanted if f"click[{value}]" not in clicks]
+        lacking = [value for value in self._options if f"click[{value}]" not in clicks]
         if lacking and len(self._rejected) < _LOOKS - 1:
             self._rejected.add(self._target[0])
             return "click[< prev]"
-        left = [value for value in wanted if value not in lacking and value not in chosen]
+        left = [value for value in self._options if value not in {*lacking, *chosen}]
         return f"click[{left[0]}]" if left else "click[buy now]"
 
     def _on_results(self, parts: list[str], clicks: set[str]) -> str:
@@ -107,5 +99,5 @@ class Shopper:
         """How many of the wanted words a result shows, less if it costs too much."""
         words = set(_WORD.findall(shown.lower()))
         prices = [float(price) for price in _DOLLARS.findall(shown)]
-        too_dear = bool(prices) and max(prices) > self.wish.limit
-        return sum(word in words for word in set(self.wish.words)) - 10.0 * too_dear
+        too_dear = bool(prices) and max(prices) > self._limit
+        return sum(word in words for word in set(self._words)) - 10.0 * too_dear

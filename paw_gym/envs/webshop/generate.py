@@ -9,8 +9,7 @@ from __future__ import annotations
 import hashlib
 import random
 import tomllib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -41,48 +40,31 @@ _DESCRIPTIONS = (
 )
 
 
-@dataclass(frozen=True)
-class Kind:
-    """A kind of product of the assortment."""
-
-    code: str
-    category: str
-    path: str
-    query: str
-    nouns: tuple[str, ...]
-    price: tuple[float, float]
-    is_: tuple[str, ...]
-    has: tuple[str, ...]
-    options: tuple[str, ...]
+Kind = Mapping[str, Any]
+"""a kind of product, as ``assortment.toml`` has it"""
 
 
 @cache
-def _assortment() -> tuple[tuple[Kind, ...], dict[str, tuple[str, ...]], tuple[str, ...], str]:
+def _assortment() -> tuple[dict[str, Any], str]:
+    """The kinds, the values of their options and the makers, and a hash of them."""
     source = resources.files("paw_gym.envs.webshop") / "assortment.toml"
     text = source.read_text(encoding="utf-8")
-    data = tomllib.loads(text)
-    listed: list[dict[str, Any]] = [
-        {key: tuple(value) if isinstance(value, list) else value for key, value in kind.items()}
-        for kind in data["kinds"]
-    ]
-    kinds = tuple(Kind(is_=kind.pop("is"), **kind) for kind in listed)
-    values = {name: tuple(choices) for name, choices in data["options"].items()}
-    return kinds, values, tuple(data["makers"]), hashlib.sha256(text.encode()).hexdigest()
+    return tomllib.loads(text), hashlib.sha256(text.encode()).hexdigest()
 
 
 def generate_products(count: int = NUM_PRODUCTS, seed: int = SEED) -> Iterator[Product]:
     """Products of all kinds in turn; the same for the same arguments, on every machine."""
-    kinds = _assortment()[0]
+    kinds = _assortment()[0]["kinds"]
     for number in range(count):
         kind = kinds[number % len(kinds)]
-        yield _product(kind, number // len(kinds), seeded("product", seed, kind.code, number))
+        yield _product(kind, number // len(kinds), seeded("product", seed, kind["code"], number))
 
 
 def _product(kind: Kind, number: int, rng: random.Random) -> Product:
-    _, choices, makers, _ = _assortment()
-    maker, noun = rng.choice(makers), rng.choice(kind.nouns)
-    is_ = rng.sample(kind.is_, rng.randint(2, 3))
-    has = rng.sample(kind.has, rng.randint(2, 3))
+    assortment, _ = _assortment()
+    maker, noun = rng.choice(assortment["makers"]), rng.choice(kind["nouns"])
+    is_ = rng.sample(kind["is"], rng.randint(2, 3))
+    has = rng.sample(kind["has"], rng.randint(2, 3))
     # one attribute is left out of the title: it has to be looked up
     title = f"{maker} {is_[0].title()} {noun} with {has[0].title()}"
     if rng.random() < 0.7:
@@ -93,16 +75,18 @@ def _product(kind: Kind, number: int, rng: random.Random) -> Product:
     words = {"maker": maker, "noun": noun.lower(), "first": is_[0], "second": f"with {has[0]}"}
     tag, prices = _price(kind, rng)
     return Product(
-        asin=f"{kind.code}{number:04d}",
+        asin=f"{kind['code']}{number:04d}",
         title=title,
         description=rng.choice(_DESCRIPTIONS).format(**words).replace("with with", "with"),
         features=tuple(f"{text.capitalize()}" for text in (*is_, *has)),
         price_tag=tag,
         prices=prices,
-        category=kind.category,
-        query=kind.query,
-        product_category=kind.path,
-        options=tuple((name, _values(choices[name], rng)) for name in kind.options),
+        category=kind["category"],
+        query=kind["query"],
+        product_category=kind["path"],
+        options=tuple(
+            (name, _values(assortment["options"][name], rng)) for name in kind["options"]
+        ),
         attributes=(*is_, *has),
         instruction=_instruction(kind, asked_is, asked_has, rng),
         instruction_attributes=(*asked_is, *asked_has),
@@ -119,13 +103,13 @@ def _asked(is_: list[str], has: list[str], rng: random.Random) -> tuple[list[str
 def _instruction(kind: Kind, is_: list[str], has: list[str], rng: random.Random) -> str:
     return rng.choice(_WISHES).format(
         is_="".join(f"{text}, " for text in is_[:-1]) + f"{is_[-1]} " if is_ else "",
-        query=kind.query,
+        query=kind["query"],
         has=f" that have {' and '.join(has)}" if has else "",
     )
 
 
 def _price(kind: Kind, rng: random.Random) -> tuple[str, tuple[float, ...]]:
-    low, high = kind.price
+    low, high = kind["price"]
     # more cheap ones than expensive ones
     price = round(low + (high - low) * rng.random() ** 2) - 0.01
     if rng.random() < 0.8:
@@ -134,7 +118,7 @@ def _price(kind: Kind, rng: random.Random) -> tuple[str, tuple[float, ...]]:
     return f"${price} to ${top}", (price, top)
 
 
-def _values(choices: tuple[str, ...], rng: random.Random) -> tuple[str, ...]:
+def _values(choices: Sequence[str], rng: random.Random) -> tuple[str, ...]:
     """Some of the values, in their order."""
     picked = set(rng.sample(choices, min(len(choices), rng.randint(2, 4))))
     return tuple(value for value in choices if value in picked)
@@ -143,9 +127,9 @@ def _values(choices: tuple[str, ...], rng: random.Random) -> tuple[str, ...]:
 def generated_catalogue(num_products: int | None = None) -> Catalogue:
     """The generated products, compiled into the cache folder at first use."""
     count = NUM_PRODUCTS if num_products is None else num_products
-    limit = len(_assortment()[0]) * 1_000_000
+    assortment, digest = _assortment()
+    limit = len(assortment["kinds"]) * 1_000_000
     if not 1 <= count <= limit:
         raise ValueError(f"num_products is between 1 and {limit:,} here, got {num_products}.")
-    digest = _assortment()[3][:12]
-    name = f"generated-{FORMAT}-{GENERATOR}-{SEED}-{count}-{digest}"
+    name = f"generated-{FORMAT}-{GENERATOR}-{SEED}-{count}-{digest[:12]}"
     return cached_catalogue(name, lambda: generate_products(count))

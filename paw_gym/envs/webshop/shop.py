@@ -7,23 +7,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
+from paw_gym.envs.webshop import pages
 from paw_gym.envs.webshop.catalogue import Catalogue
 from paw_gym.envs.webshop.goals import Goal, sample_price
-from paw_gym.envs.webshop.pages import (
-    ATTRIBUTES,
-    BACK,
-    BUY,
-    NEXT,
-    PAGE_SIZE,
-    PREVIOUS,
-    SUB_PAGES,
-    DonePage,
-    ItemPage,
-    Page,
-    ResultsPage,
-    SearchPage,
-    SubPage,
-)
 from paw_gym.envs.webshop.reward import Nouns, Score, score_purchase
 from paw_gym.internals.files import private_folder
 from paw_gym.internals.printable import encodable
@@ -68,7 +54,7 @@ RESULTS = 50
 """most hits that a search gives"""
 K1, B = 0.9, 0.4
 """BM25's parameters in Anserini, which the original searches with"""
-_SUB_PAGES = {name.lower(): name for name in (*SUB_PAGES, ATTRIBUTES)}
+_SUB_PAGES = {name.lower(): name for name in (*pages.SUB_PAGES, pages.ATTRIBUTES)}
 
 
 class Bm25Search:
@@ -154,21 +140,21 @@ class Shop:
         """Places in the catalogue of what a search finds."""
         return tuple(self.engine.search(query, RESULTS))
 
-    def show(self, visit: Visit, goal: Goal) -> Page:
+    def show(self, visit: Visit, goal: Goal) -> pages.Page:
         words = goal.instruction
         if visit.page == "search":
-            return SearchPage(words)
+            return pages.SearchPage(words)
         if visit.page == "results":
             hits = self.hits(visit.query)
-            start = (visit.number - 1) * PAGE_SIZE
-            products = tuple(self.catalogue[n] for n in hits[start : start + PAGE_SIZE])
-            return ResultsPage(words, visit.query, visit.number, len(hits), products)
+            start = (visit.number - 1) * pages.PAGE_SIZE
+            products = tuple(self.catalogue[n] for n in hits[start : start + pages.PAGE_SIZE])
+            return pages.ResultsPage(words, visit.query, visit.number, len(hits), products)
         product = self.catalogue[visit.product]
         if visit.page == "item":
-            return ItemPage(words, product, dict(visit.options), self.show_attributes)
+            return pages.ItemPage(words, product, dict(visit.options), self.show_attributes)
         if visit.page == "sub":
-            return SubPage(words, product, visit.sub_page)
-        return DonePage(words, product, dict(visit.options), self.score(visit, goal))
+            return pages.SubPage(words, product, visit.sub_page)
+        return pages.DonePage(words, product, dict(visit.options), self.score(visit, goal))
 
     def score(self, visit: Visit, goal: Goal) -> Score:
         """The score of buying the visit's product with the chosen options."""
@@ -177,7 +163,7 @@ class Shop:
             product, self.price(product.asin), dict(visit.options), goal, self.nouns
         )
 
-    def act(self, visit: Visit, page: Page, action: Action) -> Visit | None:
+    def act(self, visit: Visit, page: pages.Page, action: Action) -> Visit | None:
         """The visit after an action; ``None`` if the page does not accept it.
 
         Searching is possible from every page, as in the original, even if no field is shown.
@@ -198,13 +184,13 @@ class Shop:
 
     def _press(self, visit: Visit, label: str) -> Visit | None:
         """The visit after a button, by its label: it takes precedence over an option of the same name."""
-        if label == BUY.lower():
+        if label == pages.BUY.lower():
             return replace(visit, page="done")
-        if label == BACK.lower():
+        if label == pages.BACK.lower():
             return Visit()
-        if label == NEXT.lower() and visit.page == "results":
+        if label == pages.NEXT.lower() and visit.page == "results":
             return replace(visit, number=visit.number + 1)
-        if label == PREVIOUS.lower():
+        if label == pages.PREVIOUS.lower():
             return self._previous(visit)
         if label in _SUB_PAGES:
             return replace(visit, page="sub", sub_page=_SUB_PAGES[label])

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from paw_gym.envs.alfworld.native import rules
 from paw_gym.envs.alfworld.native.problem import (
     GameFileError,
     Goal,
@@ -20,13 +21,6 @@ from paw_gym.envs.alfworld.native.problem import (
     display_type,
     parse_goal,
     parse_problem,
-)
-from paw_gym.envs.alfworld.native.rules import (
-    Domain,
-    Grammar,
-    help_text,
-    recognise_domain,
-    recognise_grammar,
 )
 
 GAME_KEYS = ("pddl_domain", "grammar", "pddl_problem")
@@ -59,7 +53,7 @@ class CompiledGame:
     task: str
     """the text after "Your task is to: " """
     goal: Goal
-    grammar: Grammar
+    grammar: rules.Grammar
     help: str | None
     """the answer to ``help``; None if domain and grammar have no such command"""
     digest: str
@@ -117,8 +111,8 @@ class CompiledGame:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> CompiledGame:
         """Compile the JSON content of a ``game.tw-pddl``."""
-        domain = recognise_domain(data["pddl_domain"])
-        grammar, task = recognise_grammar(data["grammar"])
+        domain = rules.recognise_domain(data["pddl_domain"])
+        grammar, task = rules.recognise_grammar(data["grammar"])
         problem = parse_problem(data["pddl_problem"])
         _check_facts(problem)
         goal = parse_goal(problem.goal)
@@ -130,7 +124,7 @@ class CompiledGame:
             task=task,
             goal=goal,
             grammar=grammar,
-            help=help_text(data["grammar"]) if domain.has_help else None,
+            help=rules.help_text(data["grammar"]) if domain.has_help else None,
             digest=game_digest(data),
             **tables,
             **_goal_tables(goal, tables),
@@ -183,18 +177,17 @@ def display_names(ids: Iterable[str]) -> dict[str, str]:
 
 def _check_facts(problem: Problem) -> None:
     for predicate, facts in problem.facts.items():
-        arity = _PREDICATES.get(predicate)
-        if arity is None:
+        if predicate not in _PREDICATES:
             raise UnsupportedGameError(f"The initial state has the unknown fact {predicate!r}.")
+        arity = _PREDICATES[predicate]
         for arguments in facts:
             if len(arguments) != arity:
                 raise GameFileError(f"fact {predicate!r} takes {arity} arguments, got {arguments}")
-            for argument in arguments:
-                if argument not in problem.objects:
-                    raise GameFileError(f"fact {predicate!r} names the undeclared {argument!r}")
+            if undeclared := [name for name in arguments if name not in problem.objects]:
+                raise GameFileError(f"fact {predicate!r} names the undeclared {undeclared[0]!r}")
 
 
-def _tables(problem: Problem, domain: Domain) -> dict[str, Any]:
+def _tables(problem: Problem, domain: rules.Domain) -> dict[str, Any]:
     facts = problem.facts
     # The original knows what the initial facts mention, not what is declared: that decides the numbers in
     # display names. Sorted by id, as it does, so that masks list things in the original's order.
@@ -212,12 +205,10 @@ def _tables(problem: Problem, domain: Domain) -> dict[str, Any]:
     location_of = _single(facts.get("receptacleatlocation", []), "receptacleAtLocation")
 
     def object_mask(predicate: str) -> int:
-        return _mask(objects[args[0]] for args in facts.get(predicate, ()))
+        return _mask(objects[name] for (name,) in facts.get(predicate, ()))
 
     def receptacle_mask(predicate: str) -> int:
-        return _mask(
-            receptacles[args[0]] for args in facts.get(predicate, ()) if args[0] in receptacles
-        )
+        return _mask(receptacles[r] for (r,) in facts.get(predicate, ()) if r in receptacles)
 
     def of_types(types: Collection[str]) -> int:
         return _mask(i for e, i in receptacles.items() if receptacle_types.get(e) in types)
@@ -244,12 +235,8 @@ def _tables(problem: Problem, domain: Domain) -> dict[str, Any]:
         "objects_at": _relation(facts.get("objectatlocation", []), objects, locations),
         "inside": _relation(facts.get("inreceptacleobject", []), objects, objects),
         "accepts": tuple(
-            _mask(
-                i
-                for e, i in objects.items()
-                if (receptacle_types.get(r), object_types.get(e)) in may
-            )
-            for r in receptacles
+            _mask(i for e, i in objects.items() if (kind, object_types.get(e)) in may)
+            for kind in map(receptacle_types.get, receptacles)
         ),
         "openable": receptacle_mask("openable"),
         "opened": receptacle_mask("opened"),
@@ -276,9 +263,7 @@ def _goal_tables(goal: Goal, tables: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "goal_objects": objects_of(goal.object_type) & changeable,
         "goal_receptacles": tuple(
-            r
-            for r, kind in enumerate(tables["receptacle_types"])
-            if kind == goal.receptacle_type and goal.receptacle_type is not None
+            r for r, kind in enumerate(tables["receptacle_types"]) if kind == goal.receptacle_type
         ),
         "goal_lamps": objects_of(goal.lamp_type) & tables["toggleable"],
     }

@@ -60,20 +60,10 @@ class NativeState(NamedTuple):
     toggled: int
 
 
-_MASKS = NativeState._fields[-6:]
-"""the last fields of a state, which a game has at its start and an engine has now"""
-
-
 class NativeEngine:
     """Plays a `CompiledGame`. Cheap to construct; many engines share one game."""
 
     __slots__ = (*NativeState._fields, "_menu", "won")
-    opened: int
-    clean: int
-    hot: int
-    cool: int
-    sliced: int
-    toggled: int
 
     def __init__(self, game: CompiledGame) -> None:
         self.game = game
@@ -88,7 +78,7 @@ class NativeEngine:
             game.contents,
             (0,) * len(game.receptacles),
             game.objects_at,
-            *(getattr(game, name) for name in _MASKS),
+            *(game.opened, game.clean, game.hot, game.cool, game.sliced, game.toggled),
         )
         self.restore_state(start)
         return self._opening()
@@ -114,7 +104,7 @@ class NativeEngine:
             tuple(self.contents),
             tuple(self.taken_from),
             tuple(self.objects_at),
-            *(getattr(self, name) for name in _MASKS),
+            *(self.opened, self.clean, self.hot, self.cool, self.sliced, self.toggled),
         )
 
     def restore_state(self, state: object) -> None:
@@ -126,8 +116,7 @@ class NativeEngine:
         self.location, self.held = state.location, state.held
         self.contents, self.taken_from = list(state.contents), list(state.taken_from)
         self.objects_at = list(state.objects_at)
-        for name in _MASKS:
-            setattr(self, name, getattr(state, name))
+        self.opened, self.clean, self.hot, self.cool, self.sliced, self.toggled = state[-6:]
         self._refresh()
 
     def _apply(self, action: Action) -> str:

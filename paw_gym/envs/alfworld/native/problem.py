@@ -92,16 +92,11 @@ def _typed(words: Expression) -> dict[str, str]:
     pending: list[str] = []
     rest = iter(words)
     for word in rest:
-        if not isinstance(word, str):
-            raise GameFileError(f"unexpected parenthesis among the PDDL objects: {word}")
         if word == "-":
-            type_name = next(rest, None)
-            if not isinstance(type_name, str):
-                raise GameFileError("the PDDL objects end in '-' without a type")
-            types.update(dict.fromkeys(pending, type_name))
+            types.update(dict.fromkeys(pending, str(next(rest, ""))))
             pending = []
         else:
-            pending.append(word)
+            pending.append(str(word))
     if pending:
         raise GameFileError(f"PDDL objects without a type: {', '.join(pending[:5])}")
     return types
@@ -175,7 +170,8 @@ def display_type(pddl_type: str) -> str:
 
 def parse_goal(expression: Expression) -> Goal:
     """Recognises one of the six goal shapes."""
-    task_type = _task_types().get(_shape(expression))
+    form = _form(expression)
+    task_type = _task_types().get(form)
     if task_type is not None:
         atoms = _atoms(expression)
         objects = {atom[1]: display_type(atom[2]) for atom in atoms if atom[0] == "objecttype"}
@@ -184,7 +180,7 @@ def parse_goal(expression: Expression) -> Goal:
         receptacles = {display_type(a[2]) for a in atoms if a[0] == "receptacletype"}
         if len(set(objects.values())) == len(receptacles) == 1:
             return make_goal(task_type, *set(objects.values()), *receptacles)
-    raise UnsupportedGameError(f"The goal is not one of ALFWorld's six: {_text(expression)}.")
+    raise UnsupportedGameError(f"The goal is not one of ALFWorld's six: {form}.")
 
 
 def _atoms(expression: Expression) -> list[tuple[str, ...]]:
@@ -194,35 +190,21 @@ def _atoms(expression: Expression) -> list[tuple[str, ...]]:
     return [atom for part in parts if isinstance(part, list) for atom in _atoms(part)]
 
 
-def _text(expression: Expression) -> str:
-    return f"({' '.join(w if isinstance(w, str) else _text(w) for w in expression)})"
-
-
-Shape = tuple[object, ...]
-
-
-def _shape(expression: Expression) -> Shape:
-    """The goal's structure, order of conjuncts and type constants aside.
-
-    ``and`` becomes a sorted tuple, and a conjunction of one is the same as its only part.
-    """
+def _form(expression: Expression) -> str:
+    """The text of a goal in one form: conjuncts and variables sorted, types left out."""
     head = expression[0] if expression else ""
+    parts = [_form(part) if isinstance(part, list) else part for part in expression[1:]]
     if head == "and":
-        parts = [_shape(part) for part in expression[1:] if isinstance(part, list)]
-        return parts[0] if len(parts) == 1 else ("and", *sorted(parts, key=repr))
+        return parts[0] if len(parts) == 1 else f"(and {' '.join(sorted(parts))})"
     if head == "exists":
-        if len(expression) != 3 or isinstance(expression[1], str) or isinstance(expression[2], str):
-            return ("malformed",)
-        variables = " ".join(sorted(str(word) for word in expression[1]))
-        return ("exists", variables, _shape(expression[2]))
-    words = [_shape(word) if isinstance(word, list) else word for word in expression]
+        parts[:1] = [" ".join(sorted(map(str, words))) for words in expression[1:2]]
     if head in ("objecttype", "receptacletype"):
-        words[-1] = "TYPE"
-    return tuple(words)
+        parts[-1:] = ["TYPE"]
+    return f"({' '.join([str(head), *parts])})"
 
 
 @cache
-def _task_types() -> dict[Shape, str]:
-    """The task type of each of the six shapes, which are those of ``alfworld/gen/goal_library.py``."""
+def _task_types() -> dict[str, str]:
+    """The task type of each of the six forms, which are those of ``alfworld/gen/goal_library.py``."""
     goals = {task_type: parse_expression(pddl) for task_type, pddl in facts().goal_pddl.items()}
-    return {_shape(goal[1]): task_type for task_type, goal in goals.items()}  # type: ignore[arg-type]
+    return {_form(goal[1]): task_type for task_type, goal in goals.items()}  # type: ignore[arg-type]

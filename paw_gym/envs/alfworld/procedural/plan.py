@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
-from paw_gym.envs.alfworld.native.compiled import CompiledGame, bits
+from paw_gym.envs.alfworld.native.compiled import bits
 from paw_gym.envs.alfworld.native.engine import NativeEngine
 from paw_gym.envs.alfworld.native.problem import Goal
 from paw_gym.envs.alfworld.procedural.placement import CAN_BE_TAKEN
@@ -37,8 +37,7 @@ class Place:
     type: str
     location: int
     """equal for receptacles that are used from the same spot"""
-    openable: bool = False
-    opened: bool = False
+    closed: bool
 
 
 @dataclass(slots=True)
@@ -123,10 +122,7 @@ def world_of_engine(engine: NativeEngine) -> World:
     game = engine.game
     places = {
         game.receptacles[r]: Place(
-            game.receptacle_types[r],
-            location,
-            bool(game.openable >> r & 1),
-            bool(engine.opened >> r & 1),
+            game.receptacle_types[r], location, bool(game.openable & ~engine.opened & 1 << r)
         )
         for r, location in enumerate(game.receptacle_location)
         if location is not None
@@ -148,19 +144,15 @@ def world_of_engine(engine: NativeEngine) -> World:
     return World(
         places=places,
         items=items,
-        accepts=_accepted_types(game),
+        accepts={
+            game.receptacle_types[r]: frozenset(game.object_types[o] for o in bits(mask))
+            for r, mask in enumerate(game.accepts)
+        },
         location=engine.location,
         held=game.objects[engine.held] if engine.held >= 0 else None,
         lit={game.objects[o] for o in bits(engine.toggled)},
         grammar=game.grammar.version,
     )
-
-
-def _accepted_types(game: CompiledGame) -> dict[str, frozenset[str]]:
-    return {
-        game.receptacle_types[r]: frozenset(game.object_types[o] for o in bits(mask))
-        for r, mask in enumerate(game.accepts)
-    }
 
 
 def _light(world: World, goal: Goal) -> Iterator[str]:
@@ -187,18 +179,10 @@ def _place(world: World, goal: Goal) -> Iterator[str]:
     def done(target: str) -> list[str]:
         return [n for n, i in world.items.items() if i.inside == target and _fits(i, goal)]
 
-    def cost(target: str) -> tuple[int, bool]:
-        place = world.places[target]
-        return -len(done(target)), place.openable and not place.opened
-
-    target = min(targets, key=cost)
+    target = min(targets, key=lambda name: (-len(done(name)), world.places[name].closed))
     while len(ready := done(target)) < goal.count:
-        wanted = [
-            name
-            for name, item in world.items.items()
-            if item.type == goal.object_type and name not in ready
-        ]
-        yield from _obtain(world, wanted, goal)
+        wanted = [n for n, i in world.items.items() if i.type == goal.object_type]
+        yield from _obtain(world, [name for name in wanted if name not in ready], goal)
         yield from _treat(world, goal)
         yield from _put(world, target)
 
@@ -230,11 +214,8 @@ def _effort(world: World, item: Item, goal: Goal) -> int:
     place = world.places[item.inside]
     untreated = goal.state is not None and goal.state not in item.states
     tool_here = goal.state is not None and place.type in TOOL_VERBS[goal.state][1]
-    return (
-        (place.location != world.location)
-        + (place.openable and not place.opened)
-        + (untreated and (1 if tool_here else 2))
-    )
+    treatment = untreated and (1 if tool_here else 2)
+    return (place.location != world.location) + place.closed + treatment
 
 
 def _treat(world: World, goal: Goal) -> Iterator[str]:
@@ -268,8 +249,7 @@ def _anywhere(world: World, kind: str, goal: Goal) -> str:
 
     def trouble(name: str) -> tuple[int, bool]:
         place = world.places[name]
-        closed = place.openable and not place.opened
-        return (not _at(world, name)) + closed, place.type == goal.receptacle_type
+        return (not _at(world, name)) + place.closed, place.type == goal.receptacle_type
 
     return min(places, key=trouble)
 
@@ -287,7 +267,6 @@ def _go(world: World, place: str) -> Iterator[str]:
 def _visit(world: World, place: str) -> Iterator[str]:
     """Stand at a receptacle with its door open."""
     yield from _go(world, place)
-    receptacle = world.places[place]
-    if receptacle.openable and not receptacle.opened:
-        receptacle.opened = True
+    if world.places[place].closed:
+        world.places[place].closed = False
         yield f"open {place}"

@@ -69,17 +69,14 @@ class Scene:
 
     def names(self) -> dict[str, str]:
         """Display name ("cabinet 3") of every receptacle and thing, by PDDL name."""
-        return _names([r.id for r in self.receptacles] + [thing.id for thing in self.things])
+        ids = [r.id for r in self.receptacles] + [thing.id for thing in self.things]
+        names = display_names(entity.lower() for entity in ids)
+        return {entity: names[entity.lower()] for entity in ids}
 
     def placement_hash(self) -> str:
-        names = _names([r.id for r in self.receptacles])
+        names = self.names()
         lies_in = ((t.type, names[self.receptacles[t.inside].id]) for t in self.things)
         return placement_hash(self.room, lies_in)
-
-
-def _names(ids: list[str]) -> dict[str, str]:
-    names = display_names(entity.lower() for entity in ids)
-    return {entity: names[entity.lower()] for entity in ids}
 
 
 def placement_hash(room: int, pairs: Iterable[tuple[str, str]]) -> str:
