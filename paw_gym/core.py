@@ -11,6 +11,7 @@ import copy
 import hashlib
 import inspect
 from abc import ABCMeta, abstractmethod
+from bisect import bisect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -35,6 +36,10 @@ __all__ = [
     "TaskSet",
     "TextEnv",
 ]
+
+
+_SEARCHED = 2000
+"""ids that are searched for the nearest one: of more, its neighbours in order, which begin alike"""
 
 
 class TaskSet(Sequence[Task]):
@@ -97,7 +102,11 @@ class TaskSet(Sequence[Task]):
         if task_id in self._known:
             return self._loaded(task_id)
         where = f" in split {self.split!r}" if self.split else ""
-        near = _candidates(task_id, self.ids)
+        near = self.ids
+        if len(near) > _SEARCHED:
+            near = sorted(near)
+            place = bisect(near, task_id)
+            near = near[max(0, place - _SEARCHED // 2) : place + _SEARCHED // 2]
         hint = did_you_mean(task_id, near, total=len(self.ids))
         raise UnknownTaskError(f"There is no task {task_id!r}{where}. {hint}")
 
@@ -112,11 +121,11 @@ class TaskSet(Sequence[Task]):
             )
         return task
 
-    def subset(self, keep: Callable[[str], bool], split: str = "") -> TaskSet:
+    def subset(self, keep: Callable[[str], bool]) -> TaskSet:
         """The set of the tasks whose id ``keep`` accepts, in order, with its own fingerprint."""
         ids = [task_id for task_id in self.ids if keep(task_id)]
         digest = hashlib.sha256("\n".join([self.fingerprint, *ids]).encode()).hexdigest()
-        return TaskSet(ids, self._load, digest, split or self.split)
+        return TaskSet(ids, self._load, digest, self.split)
 
 
 def split_of_key(key: str, shares: Mapping[str, float]) -> str:
@@ -130,17 +139,6 @@ def split_of_key(key: str, shares: Mapping[str, float]) -> str:
     digest = hashlib.sha256(key.encode()).digest()
     place = int.from_bytes(digest[:8], "big") / 2**64
     return next((split for bound, split in bounds if place < bound), list(shares)[-1])
-
-
-def _candidates(task_id: str, ids: Sequence[str], limit: int = 2000) -> Sequence[str]:
-    """Ids to search for near misses; a long list is cut to those that share the longest prefix."""
-    if len(ids) <= limit:
-        return ids
-    for length in range(len(task_id), -1, -1):
-        close = [i for i in ids if i.startswith(task_id[:length])]
-        if close:
-            return close[:limit]
-    return ids[:limit]
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,11 +204,8 @@ class TextEnv(gym.Env[str, str], metaclass=_Construction):
     """prompt template for a small model that is trained from scratch on this environment"""
 
     def __init__(self, tasks: TaskSet, max_steps: int, render_mode: str | None = None) -> None:
-        if not isinstance(tasks, TaskSet):
-            raise EnvDefinitionError(
-                f"tasks is {validation.found(tasks)}; expected a TaskSet: TaskSet.from_tasks([...]).",
-                "tasks",
-            )
+        hint = "a TaskSet: TaskSet.from_tasks([...])"
+        validation.expect(isinstance(tasks, TaskSet), "tasks is", tasks, hint, "tasks")
         validation.check_max_steps(max_steps)
         if len(tasks) == 0:
             raise ValueError(
@@ -433,11 +428,6 @@ class TextEnv(gym.Env[str, str], metaclass=_Construction):
             "spec": self.spec,
             "progress": self.progress,
         }
-
-    @property
-    def last_outcome(self) -> Outcome:
-        """The environment's last answer, at the start or to an action."""
-        return self._last
 
 
 _KEPT = ("_np_random", "_np_random_seed", "observation_space", "action_space")

@@ -14,7 +14,7 @@ from paw_gym.core import Outcome, Task, TaskSet, TextEnv
 from paw_gym.internals import validation
 from paw_gym.internals.constructors import parameters_in, takes_any
 from paw_gym.internals.naming import did_you_mean, require_choice
-from paw_gym.internals.validation import EnvDefinitionError, check_max_steps, found
+from paw_gym.internals.validation import EnvDefinitionError, check_max_steps, expect
 from paw_gym.replayed import ReplayedEnv
 
 Play = Callable[[Task, np.random.Generator], Generator[Outcome, str, None]]
@@ -95,12 +95,9 @@ def _takes(function: Callable[..., Any], count: int) -> bool:
 
 
 def _checked_solver(solve: Any) -> Solve:
-    if callable(solve) and _takes(solve, 2):
-        return solve  # type: ignore[no-any-return]
-    raise EnvDefinitionError(
-        f"solve is {found(solve)}; expected a function solve(task, rng) that returns a list of actions.",
-        "solve",
-    )
+    hint = "a function solve(task, rng) that returns a list of actions"
+    expect(callable(solve) and _takes(solve, 2), "solve is", solve, hint, "solve")
+    return solve  # type: ignore[no-any-return]
 
 
 def _checked_splits(tasks: Any) -> dict[str, list[Task]]:
@@ -217,10 +214,8 @@ def checked_entry_point(
     """The callable by which Gymnasium makes the environment, and its arguments."""
     try:
         match = ENV_ID_RE.fullmatch(id) if isinstance(id, str) else None
-        if match is None or (match["version"] is None and "-v" in id):
-            raise EnvDefinitionError(
-                f"the id is {found(id)}; expected namespace/Name-vN, such as 'me/Maze-v0'.", "id"
-            )
+        holds = match is not None and not (match["version"] is None and "-v" in id)
+        expect(holds, "the id is", id, "namespace/Name-vN, such as 'me/Maze-v0'", "id")
         if isinstance(entry_point, str | type):
             return entry_point, _checked_class(entry_point, options, kwargs)
         _check_names(kwargs, [*parameters_in(GeneratorEnv)][1:], "register_text_env")

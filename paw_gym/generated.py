@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from paw_gym.core import Task, TaskSet, split_of_key
 from paw_gym.internals.naming import require_choice
-from paw_gym.internals.validation import EnvDefinitionError, found
+from paw_gym.internals.validation import expect
 
 SPLITS = {"train": 0.8, "valid": 0.1, "test": 0.1}
 """share of everything that a generator can make, by a hash of its content"""
@@ -89,11 +89,8 @@ def sample_of_split(
     for _ in range(_TRIES):
         candidate = sample(rng)
         name = key(candidate)
-        if not isinstance(name, str):
-            raise EnvDefinitionError(
-                f"key gives {found(name)} for {found(candidate)}; expected a str, such as repr(content).",
-                "key",
-            )
+        hint = "a str, such as repr(content)"
+        expect(isinstance(name, str), f"key of {candidate!r:.60} gives", name, hint, "key")
         if split_of_key(name, SPLITS) == split:
             return candidate
     raise ValueError(

@@ -201,7 +201,7 @@ def truncation(subject: Subject) -> str:
                     f"Task {task_id!r} went on after max_steps={env.max_steps} steps.",
                 )
             require(
-                moment.terminated or steps == env.max_steps or env.last_outcome.truncated,
+                moment.terminated or steps == env.max_steps or env._last.truncated,
                 f"Task {task_id!r} was truncated after {steps} steps; max_steps is {env.max_steps}, and no "
                 "Outcome said truncated=True.",
             )

@@ -8,21 +8,18 @@ import stat
 import time
 import tomllib
 import zipfile
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
-from paw_gym.data.fetch import DataFile, DownloadError, Progress, fetch
+from paw_gym.data.fetch import DataFile, DownloadError, Progress, fetch, require_space
 from paw_gym.internals.files import cache_dir, new_folder, sha256_of, user_path, write_json
 from paw_gym.internals.locks import only_process
 from paw_gym.internals.naming import require_choice
 
 RECEIPT = "paw_receipt.json"
 """in the data folder: what it was made of, and the checksum of every file"""
-_MARGIN = 64 * 2**20
-"""bytes that stay free on the disk"""
 _WORKING = "Another process is downloading into {folder}: wait for it, then run this again."
 
 
@@ -46,6 +43,15 @@ class Manifest:
         base = mirror.rstrip("/")
         files = tuple(replace(f, urls=(f"{base}/{f.name}",)) for f in self.files)
         return replace(self, files=files)
+
+
+class _Source(NamedTuple):
+    """A file that is here, its place, the address or path that it came from, and its checksum."""
+
+    file: DataFile
+    path: Path
+    origin: str
+    digest: str
 
 
 _MANIFESTS = resources.files("paw_gym.data") / "manifests"
@@ -93,30 +99,18 @@ def download_dataset(
     dest = user_path(dest or default_folder(manifest.name)).absolute()
     if not force and _settled(dest, manifest):
         return dest
-    store = dest.parent / f".{dest.name}.download"
-
-    def reserve(size: int) -> None:
-        free = shutil.disk_usage(dest.parent).free
-        if size + _MARGIN > free:
-            raise DownloadError(
-                f"The disk of {dest.parent} has {free / 1e6:,.0f} MB free, and "
-                f"{(size + _MARGIN) / 1e6:,.0f} MB are "
-                "needed for the next step. Free some, or choose another folder with --dest."
-            )
-
     if mirror is not None:
         manifest = manifest.with_mirror(mirror)
+    store = dest.parent / f".{dest.name}.download"
     with only_process(store, _WORKING):
-        sources = []
-        for file in manifest.files:
-            if from_folder is not None:
-                sources.append(_local(file, user_path(from_folder)))
-            else:
-                sources.append(_remote(file, store, progress, reserve, manifest.homepage))
+        if from_folder is None:
+            sources = [_remote(file, store, progress, manifest.homepage) for file in manifest.files]
+        else:
+            sources = [_local(file, user_path(from_folder)) for file in manifest.files]
         for left in dest.parent.glob(f".{dest.name}.staging-*"):  # of downloads that were killed
             shutil.rmtree(left, ignore_errors=True)
         with new_folder(dest) as staging:
-            _fill(staging, manifest, sources, progress, reserve, fetched=from_folder is None)
+            _fill(staging, manifest, sources, progress)
         if from_folder is None:
             shutil.rmtree(store, ignore_errors=True)
     return dest
@@ -127,92 +121,78 @@ def _settled(dest: Path, manifest: Manifest) -> bool:
     if not dest.exists() or (dest.is_dir() and not any(dest.iterdir())):
         return False
     receipt = read_receipt(dest)
+    other = "Choose another folder with --dest, or replace it with --force."
     if receipt is None or receipt["dataset"] != manifest.name:
         what = "something else" if receipt is None else f"the data set {receipt['dataset']!r}"
+        raise FileExistsError(f"{dest} exists and holds {what} than {manifest.name!r}. {other}")
+    if problems := verify_dataset(dest, quick=True):
         raise FileExistsError(
-            f"{dest} exists and holds {what} than {manifest.name!r}. "
-            "Choose another folder with --dest, or replace it with --force."
-        )
-    problems = verify_dataset(dest, quick=True)
-    if problems:
-        raise FileExistsError(
-            f"{dest} holds a damaged copy of {manifest.name!r} ({problems[0]}). "
-            "Replace it with --force."
+            f"{dest} holds a damaged copy of {manifest.name!r} ({problems[0]}). {other}"
         )
     return True
 
 
-def _local(file: DataFile, folder: Path) -> tuple[DataFile, Path, str]:
+def _local(file: DataFile, folder: Path) -> _Source:
     path = folder / file.name
     if not path.is_file():
         raise FileNotFoundError(f"{folder} holds no {file.name}, which this data set is made of.")
-    if file.sha256 and sha256_of(path) != file.sha256:
+    digest = sha256_of(path)
+    if file.sha256 and digest != file.sha256:
         raise DownloadError(f"{path} has the wrong checksum; expected sha256 {file.sha256}.")
-    return file, path, str(path)
+    return _Source(file, path, str(path), digest)
 
 
-def _remote(
-    file: DataFile, store: Path, progress: Progress, reserve: Callable[[int], None], homepage: str
-) -> tuple[DataFile, Path, str]:
+def _remote(file: DataFile, store: Path, progress: Progress, homepage: str) -> _Source:
     path, origin = store / file.name, store / f"{file.name}.from"
     if path.is_file():  # whole: fetch() gives the name only then
-        known = origin.read_text() if origin.is_file() else ""
-        if known in file.urls and (not file.sha256 or sha256_of(path) == file.sha256):
-            return file, path, known
+        known, digest = origin.read_text() if origin.is_file() else "", sha256_of(path)
+        if known in file.urls and file.sha256 in ("", digest):
+            return _Source(file, path, known, digest)
         path.unlink()
     try:
-        url = fetch(file, store, progress, reserve)
+        url = fetch(file, store, progress)
     except DownloadError as error:
         raise DownloadError(
             f"{error}\nOther ways: --mirror URL of a server that holds {file.name}; or get it from "
             f"{homepage or 'elsewhere'} yourself and use --from-folder DIR."
         ) from error
     origin.write_text(url)
-    return file, path, url
+    return _Source(file, path, url, sha256_of(path))
 
 
-def _fill(
-    staging: Path,
-    manifest: Manifest,
-    sources: list[tuple[DataFile, Path, str]],
-    progress: Progress,
-    reserve: Callable[[int], None],
-    fetched: bool,
-) -> None:
-    archives, copied = [], {}
-    for file, path, origin in sources:
-        digest, size = sha256_of(path), path.stat().st_size
-        if path.suffix == ".zip":
-            try:
-                unpack(path, staging, progress, reserve)
-            except DownloadError:
-                if fetched and not file.sha256:
-                    path.unlink()  # nothing vouches for it: the next run fetches it anew
-                raise
-        else:
-            reserve(size)
+def _fill(staging: Path, manifest: Manifest, sources: list[_Source], progress: Progress) -> None:
+    for file, path, origin, _ in sources:
+        if path.suffix != ".zip":
+            require_space(staging, path.stat().st_size)
             shutil.copyfile(path, staging / file.name)
-            copied[staging / file.name] = digest
-        archives.append(
-            {
-                "name": file.name,
-                "origin": origin,
-                "bytes": size,
-                "sha256": digest,
-                "sha256_was_known": bool(file.sha256),
-            }
-        )
+            continue
+        try:
+            unpack(path, staging, progress)
+        except DownloadError:
+            if origin != str(path) and not file.sha256:
+                path.unlink()  # nothing vouches for it: the next run fetches it anew
+            raise
     missing = [path for path in manifest.expect if not (staging / path).exists()]
     if missing:
         raise DownloadError(f"The files of {manifest.name!r} came, but hold no {missing[0]}.")
+    known = {staging / source.file.name: source.digest for source in sources}
     receipt = {
         "dataset": manifest.name,
         "made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "archives": archives,
+        "archives": [
+            {
+                "name": file.name,
+                "origin": origin,
+                "bytes": path.stat().st_size,
+                "sha256": digest,
+                "sha256_was_known": bool(file.sha256),
+            }
+            for file, path, origin, digest in sources
+        ],
         "files": {
             path.relative_to(staging).as_posix(): [
                 path.stat().st_size,
-                copied.get(path) or sha256_of(path),
+                known.get(path) or sha256_of(path),
             ]
             for path in sorted(staging.rglob("*"))
             if path.is_file()
@@ -221,9 +201,7 @@ def _fill(
     write_json(staging / RECEIPT, receipt)
 
 
-def unpack(
-    archive: Path, staging: Path, progress: Progress, reserve: Callable[[int], None]
-) -> None:
+def unpack(archive: Path, staging: Path, progress: Progress) -> None:
     """Extracts a zip archive, unless it is damaged or encrypted, or a path in it leads out of the folder."""
     try:
         with zipfile.ZipFile(archive) as source:
@@ -231,7 +209,7 @@ def unpack(
             for member in members:
                 _require_inside(member, archive)
             done, total = 0, sum(member.file_size for member in members)
-            reserve(total)
+            require_space(staging, total)
             for member in members:
                 source.extract(member, staging)
                 done += member.file_size
@@ -259,12 +237,12 @@ def read_receipt(folder: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        receipt = json.loads(path.read_text(encoding="utf-8"))
-        if not {"dataset", "archives", "files"} <= set(receipt):
+        receipt = dict(json.loads(path.read_text(encoding="utf-8")))
+        if not {"dataset", "archives", "files"} <= receipt.keys():
             raise ValueError("keys are missing")
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path} is damaged: {error}. Download with --force.") from error
-    return dict(receipt)
+    return receipt
 
 
 def verify_dataset(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import http.client
 import os
+import shutil
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ ATTEMPTS = 3
 """connections in a row that bring nothing, after which an address counts as failed"""
 TIMEOUT = 30.0
 """seconds without a byte"""
+_MARGIN = 64 * 2**20
+"""bytes that stay free on the disk"""
 
 Progress = Callable[[str, int, int | None], None]
 """called with (file name, bytes so far, bytes in all or ``None``)"""
@@ -45,34 +48,40 @@ class _Interrupted(Exception):
     """The connection ended early; what has arrived is kept."""
 
 
-def fetch(file: DataFile, folder: Path, progress: Progress, reserve: Callable[[int], None]) -> str:
+def require_space(folder: Path, size: int) -> None:
+    """Raises ``DownloadError`` unless a file of so many bytes fits on the disk of a folder."""
+    free = shutil.disk_usage(folder).free
+    if size + _MARGIN > free:
+        raise DownloadError(
+            f"The disk of {folder.parent} has {free / 1e6:,.0f} MB free, and "
+            f"{(size + _MARGIN) / 1e6:,.0f} MB are needed for the next step. Free some, or choose another "
+            "folder with --dest."
+        )
+
+
+def fetch(file: DataFile, folder: Path, progress: Progress) -> str:
     """Downloads ``file`` to ``folder / file.name`` and returns the address it came from.
 
     What has arrived lies in ``<name>.part`` until it is whole. If its checksum is known, a second call
     goes on where the first stopped.
-
-    Args:
-        reserve: called with the bytes that are still to come; raises if the disk is too small.
     """
     reasons = []
     for url in file.urls:
         try:
-            _from_address(url, file, folder, progress, reserve)
+            _from_address(url, file, folder, progress)
             return url
         except DownloadError as error:
             reasons.append(f"{url}: {error}")
     raise DownloadError("\n".join([f"Cannot download {file.name}.", *reasons]))
 
 
-def _from_address(
-    url: str, file: DataFile, folder: Path, progress: Progress, reserve: Callable[[int], None]
-) -> None:
+def _from_address(url: str, file: DataFile, folder: Path, progress: Progress) -> None:
     part = folder / f"{file.name}.part"
     fruitless = 0
     while True:
         before = _size(part)
         try:
-            _receive(url, file, part, progress, reserve)
+            _receive(url, file, part, progress)
             break
         except _Interrupted as error:
             goes_on = bool(file.sha256) and _size(part) > before  # else each attempt begins anew
@@ -101,9 +110,7 @@ def _size(part: Path) -> int:
     return part.stat().st_size if part.exists() else 0
 
 
-def _receive(
-    url: str, file: DataFile, part: Path, progress: Progress, reserve: Callable[[int], None]
-) -> None:
+def _receive(url: str, file: DataFile, part: Path, progress: Progress) -> None:
     """One connection: goes on with the part if its end can be checked, else begins anew."""
     have = _size(part) if file.sha256 else 0
     headers = {"User-Agent": "paw-gym", "Accept-Encoding": "identity"}
@@ -130,10 +137,10 @@ def _receive(
         length = response.headers.get("Content-Length")
         total = done + int(length) if length else None
         if total is not None:
-            reserve(total - done)
+            require_space(part.parent, total - done)
         progress(file.name, done, total)
         with open(part, "ab" if done else "wb") as target:
-            for chunk in _chunks(response):
+            while chunk := _next_chunk(response):
                 target.write(chunk)
                 done += len(chunk)
                 progress(file.name, done, total)
@@ -141,10 +148,9 @@ def _receive(
         raise _Interrupted(f"it ended after {done:,} of {total:,} bytes")
 
 
-def _chunks(response: Any) -> Iterator[bytes]:
+def _next_chunk(response: Any) -> bytes:
     try:
-        while chunk := response.read1(CHUNK):
-            yield chunk
+        return bytes(response.read1(CHUNK))
     except (OSError, http.client.HTTPException) as error:
         raise _Interrupted(_reason(error)) from error
 

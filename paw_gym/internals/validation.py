@@ -33,7 +33,7 @@ _RESERVED = frozenset({*INFO_KEYS, "transition", "episode_id", "messages"})
 """keys of ``info`` that the core and ``AgentInterface`` write"""
 
 _ID_HINT = (
-    "expected a non-empty str of printable characters, without white space at its ends and no path that "
+    "a non-empty str of printable characters, without white space at its ends and no path that "
     "leads out of a folder ('/' first, or '..'), such as 'easy/3'"
 )
 
@@ -114,16 +114,32 @@ _TASK: tuple[_Rule, ...] = (
 )
 
 
+def expect(holds: bool, what: str, value: object, expected: str, field: str) -> None:
+    """Raises ``EnvDefinitionError`` unless a condition holds that a value has to meet."""
+    if not holds:
+        raise EnvDefinitionError(f"{what} {found(value)}; expected {expected}.", field)
+
+
 def check_outcome(outcome: Outcome, when: str) -> None:
     """Raises ``EnvDefinitionError`` unless it is an ``Outcome`` with fields of the right types."""
-    if not isinstance(outcome, Outcome):
-        raise EnvDefinitionError(
-            f"{when} gave {found(outcome)}; expected an Outcome, such as "
-            "Outcome('You see a door.', reward=0.0, terminated=False).",
-            "Outcome",
-        )
+    example = "Outcome('You see a door.', reward=0.0, terminated=False)"
+    is_one = isinstance(outcome, Outcome)
+    expect(is_one, f"{when} gave", outcome, f"an Outcome, such as {example}", "Outcome")
     _check_fields(outcome, _OUTCOME, f"{when} gave an Outcome whose", "Outcome")
-    _check_info(outcome.info, when)
+    if not outcome.info:
+        return
+    if taken := sorted(_RESERVED.intersection(outcome.info)):
+        raise EnvDefinitionError(
+            f"{when} gave an Outcome whose info has the key {taken[0]!r}; expected other keys than "
+            "those that info always holds: give it another name.",
+            "Outcome.info",
+        )
+    try:
+        require_json(dict(outcome.info), "info")
+    except TypeError as error:
+        raise EnvDefinitionError(
+            f"{when} gave an Outcome whose info is not plain JSON values: {error}", "Outcome.info"
+        ) from None
 
 
 def check_first_outcome(outcome: Outcome, when: str) -> None:
@@ -138,48 +154,25 @@ def check_first_outcome(outcome: Outcome, when: str) -> None:
             )
 
 
-def _check_info(info: Mapping[str, Any], when: str) -> None:
-    if not info:
-        return
-    taken = sorted(_RESERVED.intersection(info))
-    if taken:
-        raise EnvDefinitionError(
-            f"{when} gave an Outcome whose info has the key {taken[0]!r}; expected other keys than "
-            "those that info always holds: give it another name.",
-            "Outcome.info",
-        )
-    try:
-        require_json(dict(info), "info")
-    except TypeError as error:
-        raise EnvDefinitionError(
-            f"{when} gave an Outcome whose info is not plain JSON values: {error}", "Outcome.info"
-        ) from None
-
-
 def _check_fields(holder: object, rules: Iterable[_Rule], whose: str, kind: str) -> None:
     for name, holds, expected in rules:
         value = getattr(holder, name)
         if not holds(value):
-            raise EnvDefinitionError(
-                f"{whose} {name} is {found(value)}; expected {expected}.", f"{kind}.{name}"
-            )
+            expect(False, f"{whose} {name} is", value, expected, f"{kind}.{name}")
 
 
 def check_task(task: Task, where: str) -> None:
     """Raises ``EnvDefinitionError`` unless it is a ``Task`` with fields of the right types."""
-    if not isinstance(task, Task):
-        raise EnvDefinitionError(
-            f"{where} is {found(task)}; expected a Task, such as Task('easy/3', 'Find the key.').",
-            "Task",
-        )
-    _check_id(task.id, f"{where}: the id")
+    example = "a Task, such as Task('easy/3', 'Find the key.')"
+    expect(isinstance(task, Task), f"{where} is", task, example, "Task")
+    expect(_is_id(task.id), f"{where}: the id is", task.id, _ID_HINT, "Task.id")
     _check_fields(task, _TASK, f"{where} ({task.id!r}): its", "Task")
 
 
 def check_task_ids(ids: Sequence[str]) -> None:
     """Raises ``EnvDefinitionError`` unless the ids can name tasks: good names, each for one task."""
     for number, task_id in enumerate(ids):
-        _check_id(task_id, f"task id {number}")
+        expect(_is_id(task_id), f"task id {number} is", task_id, _ID_HINT, "Task.id")
     if len(set(ids)) < len(ids):
         twice = next(task_id for task_id, count in Counter(ids).items() if count > 1)
         first, second, *_ = (number for number, task_id in enumerate(ids) if task_id == twice)
@@ -190,33 +183,30 @@ def check_task_ids(ids: Sequence[str]) -> None:
         )
 
 
-def _check_id(task_id: object, what: str) -> None:
-    """Raises ``EnvDefinitionError`` unless an id can be part of file names and of addresses."""
-    if not (
+def _is_id(task_id: object) -> bool:
+    """True if an id can be part of file names and of addresses."""
+    return (
         isinstance(task_id, str)
-        and task_id
+        and task_id != ""
         and task_id.isprintable()
         and task_id == task_id.strip()
         and task_id[0] != "/"
         and not (".." in task_id and ".." in task_id.split("/"))
-    ):
-        raise EnvDefinitionError(f"{what} is {found(task_id)}; {_ID_HINT}.", "Task.id")
+    )
 
 
-def check_max_steps(max_steps: object) -> None:
+def check_max_steps(max_steps: Any) -> None:
     """Raises ``EnvDefinitionError`` unless it is a step budget."""
     whole = isinstance(max_steps, int | np.integer) and not isinstance(max_steps, bool)
-    if not whole or max_steps < 1:  # type: ignore[operator]
-        raise EnvDefinitionError(
-            f"max_steps is {found(max_steps)}; expected an int of at least 1.", "max_steps"
-        )
+    holds = whole and max_steps >= 1
+    expect(holds, "max_steps is", max_steps, "an int of at least 1", "max_steps")
 
 
 def listed_tasks(tasks: Any, where: str = "tasks") -> list[Any]:
     """The tasks of ``tasks=...`` as a checked list."""
-    hint = "expected a list of Task objects, such as [Task('easy/3', 'Find the key.')]"
-    if isinstance(tasks, Mapping | str | bytes) or not isinstance(tasks, Iterable):
-        raise EnvDefinitionError(f"{where} is {found(tasks)}; {hint}.", "tasks")
+    hint = "a list of Task objects, such as [Task('easy/3', 'Find the key.')]"
+    holds = isinstance(tasks, Iterable) and not isinstance(tasks, Mapping | str | bytes)
+    expect(holds, f"{where} is", tasks, hint, "tasks")
     listed = list(tasks)
     for number, task in enumerate(listed):
         check_task(task, f"{where}[{number}]")
@@ -226,10 +216,8 @@ def listed_tasks(tasks: Any, where: str = "tasks") -> list[Any]:
 
 def check_actions(actions: Any, what: str) -> None:
     """Raises ``EnvDefinitionError`` unless a solver's answer is a list of actions."""
-    if actions is None or not _is_listing(actions):
-        raise EnvDefinitionError(
-            f"{what} gave {found(actions)}; expected a list of actions (str).", "solve"
-        )
+    holds = actions is not None and _is_listing(actions)
+    expect(holds, f"{what} gave", actions, "a list of actions (str)", "solve")
 
 
 _HERE = Path(__file__).parents[1]

@@ -358,7 +358,7 @@ def test_every_manifest_is_sound_and_pins_its_files(name: str) -> None:
 def extract(raw: bytes, folder: Path) -> None:
     (folder / "in").mkdir(exist_ok=True, parents=True)
     (folder / "a.zip").write_bytes(raw)
-    unpack(folder / "a.zip", folder / "in", lambda name, done, total: None, lambda size: None)
+    unpack(folder / "a.zip", folder / "in", lambda name, done, total: None)
 
 
 def test_a_file_that_says_it_is_small_does_not_grow(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_a_wrong_number_and_a_key_that_is_no_string_are_named() -> None:
         with pytest.raises(ValueError, match=r"num_tasks is .*; expected a whole number of 1 or"):
             _dominoes("train", 6, number)
     tasks = sampled_tasks("dice", "train", lambda rng: rng.randint(1, 6), int, Task, 3)
-    with pytest.raises(EnvDefinitionError, match=r"key gives an int, \d for an int, \d; expected"):
+    with pytest.raises(EnvDefinitionError, match=r"key of \d gives an int, \d; expected a str"):
         tasks[0]
 
 

@@ -246,7 +246,7 @@ PAGE = b"\n<!DOCTYPE html>\n<html><head><title>Sign in</title></head></html>"
 READERS = (
     "envs.search_qa.questions:read_questions",
     "retrieval.corpus:Corpus.open",
-    "envs.webshop.data_folder:read_json",
+    "envs.webshop.data_folder:read_json_list",
     "envs.alfworld.games:load_game",
 )
 
@@ -261,7 +261,7 @@ def test_what_stands_in_place_of_the_data_is_named(
     path = tmp_path / "data.jsonl"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=f"data.jsonl {says}"):
-        resolve_name(f"paw_gym.{reader}")(path)
+        list(resolve_name(f"paw_gym.{reader}")(path))
 
 
 def test_a_text_is_read_without_its_mark_and_a_change_is_another_version(tmp_path: Path) -> None:
