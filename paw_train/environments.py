@@ -108,22 +108,20 @@ def own_history_length(env_id: str) -> int | None:
 
 def _without_experts(settings: Settings, report: Callable[[str], None]) -> Settings:
     """The settings without a warm start if no environment has an expert to clone."""
-    if not settings.cloning.episodes:
-        return settings
-    members = settings.members
+    members = settings.members if settings.cloning.episodes else ()
     lacking = [m for m in members if not has_solver(m.env, m.env.train_split)]
     ids = ", ".join(m.env.id for m in lacking)
-    if len(lacking) == len(members):
+    if len(lacking) < len(members) and lacking:
+        report(
+            f"{ids} has no solver (reference_solution): the warm start goes without its episodes."
+        )
+    elif lacking:
         report(
             f"{ids} has no solver (reference_solution), so there is nothing to clone: "
             "cloning.episodes=0, and training starts from the model as it is. A solver, or a "
             "pretrained model (model.path), makes it a better start."
         )
         return settings.replace(cloning=settings.cloning.replace(episodes=0))
-    if lacking:
-        report(
-            f"{ids} has no solver (reference_solution): the warm start goes without its episodes."
-        )
     return settings
 
 

@@ -16,7 +16,8 @@ from paw_gym.internals.printable import counted, markdown_text, one_line
 from paw_train.evaluation.statistics import (
     crossed_difference_interval,
     difference_interval,
-    paired_difference,
+    mcnemar_exact,
+    paired_interval,
     sign_flip_p_value,
     wilson_interval,
 )
@@ -150,9 +151,10 @@ def compare(first: Result, second: Result) -> Comparison:
     a, b = _successes(first), _successes(second)
     rates = float(np.mean(a)), float(np.mean(b))
     delta = np.mean(b, 0) - np.mean(a, 0)
+    improved, worsened = int((delta > 0).sum()), int((delta < 0).sum())
     if len(a) == len(b) == 1:
-        interval, _, _, exact = paired_difference(a[0], b[0], _SEED)
-        p_value, test = 1.0 if exact is None else exact, "McNemar, exact"
+        interval = paired_interval(a[0], b[0], _SEED)
+        p_value, test = mcnemar_exact(improved, worsened), "McNemar, exact"
     else:
         interval = crossed_difference_interval(a, b, _SEED)
         p_value = sign_flip_p_value(delta.tolist(), _SEED)
@@ -170,8 +172,8 @@ def compare(first: Result, second: Result) -> Comparison:
         ci95=interval,
         p_value=p_value,
         test=test,
-        improved=int((delta > 0).sum()),
-        worsened=int((delta < 0).sum()),
+        improved=improved,
+        worsened=worsened,
         by_type={
             k: other[k]["success_rate"] - types[k]["success_rate"]
             for k in sorted(types)

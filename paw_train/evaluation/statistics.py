@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,10 +19,9 @@ _MEANS, _TABLES, _SIGNS = 10_000, 4_000, 20_000
 
 
 def wilson_interval(successes: float, n: int) -> tuple[float, float]:
-    """95 % score interval of a success rate: (low, high) in [0, 1]; (0, 1) for no trials.
+    """95 % score interval of a success rate (Wilson, JASA 22, 1927); (0, 1) for no trials.
 
-    Source: Wilson, JASA 22 (1927). SciPy has it for whole numbers of successes only; those of several
-    runs over a panel are means.
+    SciPy has it for whole numbers of successes only; those of several runs over a panel are means.
     """
     if n < 0 or not 0 <= successes <= n:
         raise ValueError(f"expected 0 <= successes <= n, got successes={successes}, n={n}.")
@@ -89,36 +88,17 @@ def mcnemar_exact(improved: int, worsened: int) -> float:
     return min(1.0, 2 * tail / (1 << n))
 
 
-class PairedDifference(NamedTuple):
-    """The difference of a second run from a first on the same tasks."""
-
-    ci95: tuple[float, float]
-    """bootstrap interval of the mean of second - first, tasks resampled as pairs"""
-    improved: int
-    """tasks with a higher value in the second run"""
-    worsened: int
-    p_value: float | None
-    """exact McNemar if all values are 0 or 1, else ``None``"""
-
-
-def paired_difference(
+def paired_interval(
     first: Sequence[float], second: Sequence[float], seed: int
-) -> PairedDifference:
-    """Compares two runs task by task; pairs remove the difficulty of the tasks from the noise.
+) -> tuple[float, float]:
+    """95 % bootstrap interval of the mean of second - first; pairs remove the tasks' difficulty.
 
     Args:
         first: [N] success (0 or 1), score or return of each task of the panel.
         second: [N] the same of the other run, in the same order of tasks.
     """
-    a, b = np.asarray(first, float), np.asarray(second, float)
-    if len(a) != len(b):
-        raise ValueError(
-            f"paired runs need the same tasks in the same order, got {len(a)} and {len(b)} values."
-        )
-    improved, worsened = int((b > a).sum()), int((b < a).sum())
-    binary = bool(np.isin([a, b], (0, 1)).all())
-    p_value = mcnemar_exact(improved, worsened) if binary else None
-    return PairedDifference(bootstrap_mean_interval(b - a, seed), improved, worsened, p_value)
+    pairs = zip(first, second, strict=True)
+    return bootstrap_mean_interval([b - a for a, b in pairs], seed)
 
 
 def pass_at_k(n: int, successes: int, k: int) -> float:
@@ -152,10 +132,9 @@ def _t_test(values: Sequence[float]) -> Any:
 def crossed_bootstrap_interval(values: Sequence[Sequence[float]], seed: int) -> tuple[float, float]:
     """95 % percentile bootstrap interval of the mean of a table of seeds x tasks, both resampled.
 
-    Seeds and tasks are resampled independently, and each sampled pair counts, so the interval also covers
-    the choice of the tasks. Deviations from the mean are widened by sqrt(n / (n - 1)), n the number of
-    seeds, which a bootstrap of few seeds lacks; for fewer than five seeds it stays optimistic, since it
-    has no t quantile. Source: Owen, The pigeonhole bootstrap, Annals of Applied Statistics 1 (2007).
+    So it also covers the choice of the tasks. Deviations from the mean are widened by sqrt(n / (n - 1)), n
+    the number of seeds, which a bootstrap of few seeds lacks; below five seeds it stays optimistic, since
+    it has no t quantile. Source: Owen, The pigeonhole bootstrap, Annals of Applied Statistics 1 (2007).
 
     Args:
         values: [S, N] one row a seed, one column a task; successes, or differences of successes.
@@ -180,12 +159,10 @@ def crossed_difference_interval(
     """
     a, b = np.asarray(first, float), np.asarray(second, float)
     generator = np.random.default_rng(seed)
-    tasks = a.shape[1]
-    columns = _counts(generator, tasks)
-    means = []
-    for table in (a, b):
-        rows = _counts(generator, len(table))
-        means.append(((rows @ table) * columns).sum(1) / (len(table) * tasks))
+    columns = _counts(generator, a.shape[1])
+    means = [
+        ((_counts(generator, len(table)) @ table) * columns).sum(1) / table.size for table in (a, b)
+    ]
     centre = float(b.mean() - a.mean())
     return _widened(means[1] - means[0], centre, min(len(a), len(b)))
 

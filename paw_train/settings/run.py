@@ -251,7 +251,12 @@ def shared_evaluation(settings: Settings) -> Path | None:
         # the evaluated policy is then not the warm start alone
         parts["world_model_learning"] = settings.world_model_learning.model_dump()
         parts["transitions"] = _transitions(settings)
-        parts |= _stage(settings)
+        # the settings of RL that it reads too, without those that it has values of its own of
+        optimizer = {"lr", "schedule", "warmup_updates", "minibatches", "minibatch_size"}
+        objective = {"kl_coef", "kl_in", "policy_coef", "entropy_coef", "log_observations"}
+        exclude = {*optimizer, "measure_gradients"}
+        parts["optimizer"] = settings.optimizer.model_dump(exclude=exclude)
+        parts["objective"] = settings.objective.model_dump(exclude=objective)
     return _folder(settings, {**_warm_start(settings), **parts}, "-evaluation")
 
 
@@ -261,8 +266,10 @@ def shared_transitions(settings: Settings) -> Path | None:
 
 
 def _warm_start(settings: Settings) -> dict[str, Any]:
+    entries = settings.env if isinstance(settings.env, tuple) else (settings.env,)
+    environments = [entry.model_dump(exclude={"train_kwargs", "max_return"}) for entry in entries]
     return {
-        "env": _environments(settings),
+        "env": environments if settings.mixed else environments[0],
         "model": settings.model.model_dump(),
         # the limit has its effect in `episodes` and `steps`
         "cloning": settings.cloning.model_dump(exclude={"episodes_per_task", "checkpoint_every"}),
@@ -270,13 +277,6 @@ def _warm_start(settings: Settings) -> dict[str, Any]:
         "threads": settings.cpu_threads,
         "version": __version__,
     }
-
-
-def _environments(settings: Settings) -> Any:
-    without = {"train_kwargs", "max_return"}
-    if isinstance(settings.env, tuple):
-        return [entry.model_dump(exclude=without) for entry in settings.env]
-    return settings.env.model_dump(exclude=without)
 
 
 def _transitions(settings: Settings) -> dict[str, Any]:
@@ -287,17 +287,6 @@ def _transitions(settings: Settings) -> dict[str, Any]:
         "train_kwargs": settings.only_env.train_kwargs,
         "split": settings.evaluation.split,
         "rollout": settings.rollout.model_dump(exclude={"groups", "group_size"}),
-    }
-
-
-def _stage(settings: Settings) -> dict[str, Any]:
-    """The settings of RL that world-model learning reads too."""
-    # world-model learning has its own values of these
-    optimizer = {"lr", "schedule", "warmup_updates", "minibatches", "minibatch_size"}
-    objective = {"kl_coef", "kl_in", "policy_coef", "entropy_coef", "log_observations"}
-    return {
-        "optimizer": settings.optimizer.model_dump(exclude={*optimizer, "measure_gradients"}),
-        "objective": settings.objective.model_dump(exclude=objective),
     }
 
 

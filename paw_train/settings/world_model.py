@@ -122,13 +122,7 @@ class WorldModelSettings(Group):
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> Self:
-        """A named set-up, with single fields changed at will.
-
-        Args:
-            name: `off` plain RL; `paw` the paper; `echo` plain next-observation cross-entropy on
-                every transition during RL (alpha 1, no adaptive weight), the published baseline.
-            changes: fields to override.
-        """
+        """A named set-up (`off`, `paw` or `echo`), with single fields changed at will."""
         return cls.read({"preset": name, **changes}, "world_model")
 
 

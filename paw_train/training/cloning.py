@@ -111,14 +111,10 @@ def clone(
 ) -> bool:
     """Trains the policy on expert rows; False when it was asked to stop before the last step.
 
-    The response's tokens weigh 1, those of observations ``observation_weight``, all others
-    ``context_weight``: a model trained from scratch has to learn the language as well. Weight matrices are
-    trained by Muon, the others by AdamW; for a model trained from scratch that gave more than twice the
-    success of AdamW alone in the same time. A pretrained model and adapters are trained by AdamW alone
-    (``matrix_lr: null``).
+    Weight matrices are trained by Muon, the others by AdamW; for a model trained from scratch that gave
+    more than twice the success of AdamW alone in the same time.
 
     Args:
-        policy: is changed in place.
         checkpoint: folder of the training state, written every ``checkpoint_every`` steps; cloning
             continues from it, to the same weights as without a stop.
         stopping: whether to stop after the current step, with a checkpoint.
@@ -128,9 +124,11 @@ def clone(
     saved = find_checkpoint(checkpoint) if checkpoint is not None else None
     if saved is not None:
         cloner.load_state_dict(load_checkpoint(saved, policy))
+    earlier, started = 0.0, time.perf_counter()
     if log is not None:
         cut_logs(log.parent, [log.name], cloner.done, say, "step")
-    earlier, started = _seconds(log), time.perf_counter()
+        lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
+        earlier = float(json.loads(lines[-1])["seconds"]) if lines else 0.0
     while cloner.done < settings.steps and not stopping():
         loss, accuracy = cloner.step()
         step = cloner.done
@@ -144,18 +142,10 @@ def clone(
         good = cloner.guarded_step.skipped == 0
         if checkpoint is not None and due and good and step < settings.steps:
             save_checkpoint(checkpoint, policy, cloner.state_dict())
-    cloner.close()
+    cloner.weights.close()
     if cloner.done == settings.steps:
         cloner.guarded_step.require_good()
     return cloner.done == settings.steps
-
-
-def _seconds(log: Path | None) -> float:
-    """Seconds that the steps of a log took."""
-    if log is None or not log.exists():
-        return 0.0
-    lines = log.read_text(encoding="utf-8").splitlines()
-    return float(json.loads(lines[-1])["seconds"]) if lines else 0.0
 
 
 class _Cloner:
@@ -227,10 +217,6 @@ class _Cloner:
         self.done = int(state["step"])
         for _ in range(self.done):
             next(self.batches)
-
-    def close(self) -> None:
-        """Leaves the model's parameters to themselves."""
-        self.weights.close()
 
 
 def _schedule(step: int, settings: CloningSettings) -> float:

@@ -61,11 +61,9 @@ class TrainingEnvironments:
         self.pools = [self._pool(number, member) for number, member in enumerate(self.members)]
 
     def _pool(self, number: int, member: Member) -> EnvPool:
-        env, groups = training_env(member.env), self.settings.rollout.groups
-        seed = member_seed(self.settings.seed + 1, number)
-        return make_pool(
-            env, member.env.train_split, groups, self.settings.rollout.group_size, seed
-        )
+        rollout, seed = self.settings.rollout, member_seed(self.settings.seed + 1, number)
+        env, split = training_env(member.env), member.env.train_split
+        return make_pool(env, split, rollout.groups, rollout.group_size, seed)
 
     def set_progress(self, fraction: float) -> None:
         """Tells every environment the share of training that is done."""
@@ -145,17 +143,12 @@ def max_returns(settings: Settings) -> float | Mapping[str, float]:
 
 
 def divided(count: int, weights: Sequence[float], rng: np.random.Generator | None) -> list[int]:
-    """A number of things divided by weight: systematic sampling.
+    """A number of things divided by weight: systematic sampling (Cochran, Sampling Techniques, 1977, 8).
 
-    Each share is rounded down or up, and is right on average; a share below 1 is sometimes 0. (Cochran,
-    Sampling Techniques, 1977, chapter 8.)
+    Each share is rounded down or up, and is right on average; a share below 1 is sometimes 0.
 
     Args:
-        weights: above 0.
         rng: decides what is rounded up; ``None``: it is rounded to the nearest.
-
-    Returns:
-        One number for each weight; they add up to ``count``.
     """
     start = 0.5 if rng is None else float(rng.random())
     ends = np.cumsum(np.asarray(weights, dtype=float))
@@ -195,31 +188,21 @@ def _moved(trajectories: Sequence[Trajectory], by: int, environment: str = "") -
 
 def outcome_metrics(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
     """Outcomes of an update's episodes; failed ones are counted and left out of the means."""
-    episodes = [t.episode for t in trajectories if t.episode.error is None]
+    good = [t for t in trajectories if t.episode.error is None]
+    episodes = [t.episode for t in good]
     steps = [t for e in episodes for t in e.transitions]
     count = max(1, len(episodes))
-    return {
+    found = {
         "reward_mean": sum(e.total_reward for e in episodes) / count,
         "success_rate": sum(e.success for e in episodes) / count,
         "steps_mean": len(steps) / count,
         "invalid_rate": sum(not t.action_is_valid for t in steps) / max(1, len(steps)),
         "refused_rate": sum(t.refused for t in steps) / max(1, len(steps)),
         "failed_episodes": len(trajectories) - len(episodes),
-        "prompt_cut_rate": _cut(trajectories) / max(1, len(steps)),
-        **_groups(trajectories),
+        "prompt_cut_rate": sum(row.prompt_tokens_cut > 0 for t in good for row in t.rows)
+        / max(1, len(steps)),
     }
-
-
-def _groups(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """The share of groups whose returns are all equal; empty where no group has two episodes."""
-    sizes = Counter(t.episode.group for t in trajectories if t.episode.error is None)
-    compared = [group for group, size in sizes.items() if size > 1]
-    if not compared:
-        return {}
-    return {"equal_groups": 1 - len(informative_groups(trajectories)) / len(compared)}
-
-
-def _cut(trajectories: Sequence[Trajectory]) -> int:
-    """Prompts that lost tokens to the context limit, of the episodes that did not fail."""
-    good = [t for t in trajectories if t.episode.error is None]
-    return sum(row.prompt_tokens_cut > 0 for t in good for row in t.rows)
+    compared = sum(size > 1 for size in Counter(e.group for e in episodes).values())
+    if compared:
+        found["equal_groups"] = 1 - len(informative_groups(trajectories)) / compared
+    return found

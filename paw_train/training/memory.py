@@ -132,17 +132,14 @@ LOGITS_AT_A_TIME = 2**27
 
 @dataclass(frozen=True)
 class Micro:
-    """One micro-batch.
-
-    Args:
-        scored: tokens whose log-probabilities are asked for; ``None``: all.
-        entropy: whether their entropies are asked for as well (``objective.entropy_coef``).
-    """
+    """One micro-batch."""
 
     tokens: int
     recompute: bool = True
     scored: int | None = None
+    """tokens whose log-probabilities are asked for; ``None``: all"""
     entropy: bool = False
+    """whether their entropies are asked for as well (``objective.entropy_coef``)"""
 
     def logits(self, shape: ModelShape) -> int:
         """Elements of the logits that exist at a time."""

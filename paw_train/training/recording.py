@@ -45,8 +45,7 @@ def record(
 
     Args:
         pool: what the update learns from; a kept episode that is not in it has no tokens written.
-        prepared: made from the pool, before any optimiser step.
-        policy: as it was when the episodes were sampled.
+        prepared: made from the pool, before any optimiser step, as is the policy.
     """
     name = f"{update:06d}.jsonl"
     records = token_records(kept, pool, prepared, policy, settings)
@@ -97,7 +96,7 @@ def _episode(
             {
                 "step": turn,
                 **_worth(first + turn, pool, prepared),
-                "admissible": _listed(trajectory.offered, turn),
+                "admissible": trajectory.offered[turn] if turn < len(trajectory.offered) else None,
                 "response": _tokens(row, known, actions[turn], texts),
                 "observation": _observation(
                     row, known, observations.get(turn, []), texts, world_model.rho
@@ -115,11 +114,6 @@ def _episode(
         "lambda": _short(float(prepared.plan.lambdas[prepared.wm_groups[first]])),
         "steps": steps,
     }
-
-
-def _listed(offered: Sequence[Sequence[str] | None], number: int) -> list[str] | None:
-    found = offered[number] if number < len(offered) else None
-    return None if found is None else list(found)
 
 
 def _worth(number: int, pool: Pool, prepared: Prepared) -> dict[str, Any]:

@@ -98,7 +98,7 @@ class _State:
     step: int
     saved: Mapping[str, Any]
     """from ``AgentInterface.save_state``"""
-    listed: tuple[str, ...] | None
+    listed: tuple[str, ...]
     """actions that the environment lists there"""
 
 
@@ -110,10 +110,9 @@ def _expert_states(pool: EnvPool, task_ids: Sequence[str]) -> list[list[_State]]
         env, episode = pool.env_of(slot), slot.episode
         with _branching(env, "saved"):
             saved = env.save_state()
-        listed = env.text_env.list_actions()
-        state = _State(
-            episode, len(episode.transitions), saved, None if listed is None else tuple(listed)
-        )
+        if (listed := env.text_env.list_actions()) is None:
+            raise lists_no_actions(env.env_id)
+        state = _State(episode, len(episode.transitions), saved, tuple(listed))
         states.setdefault(episode.episode_id, []).append(state)
 
     played = demonstrations(pool, None, task_ids, each_step=keep)
@@ -137,8 +136,6 @@ def _others(
     env: AgentInterface, state: _State, alternatives: int, rng: np.random.Generator
 ) -> list[str]:
     """Responses with other actions than the expert's, no action twice."""
-    if state.listed is None:
-        raise lists_no_actions(env.env_id)
     expert = state.episode.transitions[state.step].action
     others = [action for action in state.listed if action != expert]
     chosen = rng.choice(len(others), min(alternatives, len(others)), replace=False)

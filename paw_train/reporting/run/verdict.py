@@ -7,7 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from paw_gym.internals.printable import counted
-from paw_train.evaluation.statistics import difference_interval, paired_difference
+from paw_train.evaluation.statistics import (
+    difference_interval,
+    mcnemar_exact,
+    paired_interval,
+)
 from paw_train.metrics import number
 from paw_train.reporting.run.alarms import GAP, recent_success
 from paw_train.reporting.run.data import EvalResult, Rate, Record, RunData
@@ -99,12 +103,14 @@ def _difference(before: EvalResult, after: EvalResult) -> tuple[float, float, fl
     """(low, high, p, method): from pairs of tasks if both results list them, otherwise from the rates."""
     first, second = before.successes, after.successes
     if first is not None and second is not None and len(first) == len(second):
-        pairs = paired_difference([*map(float, first)], [*map(float, second)], _BOOTSTRAP_SEED)
+        changes = [b - a for a, b in zip(first, second, strict=True)]
+        improved, lost = changes.count(1), changes.count(-1)
+        p = mcnemar_exact(improved, lost)
         how = (
-            f"task by task ({counted(pairs.improved, 'task')} newly solved, {pairs.worsened} lost, "
-            f"exact McNemar p {_p(pairs.p_value)})"
+            f"task by task ({counted(improved, 'task')} newly solved, {lost} lost, exact McNemar p "
+            f"{_p(p)})"
         )
-        return *pairs.ci95, pairs.p_value, how
+        return *paired_interval(first, second, _BOOTSTRAP_SEED), p, how
     low, high = difference_interval(before.overall.triple, after.overall.triple)
     return low, high, None, "taking the two rates as independent (Newcombe)"
 
@@ -116,7 +122,7 @@ def _scores(before: EvalResult, after: EvalResult) -> tuple[str, ...]:
         return ()
     if {*first, *second} <= {0.0, 1.0}:
         return ()
-    low, high = paired_difference(first, second, _BOOTSTRAP_SEED).ci95
+    low, high = paired_interval(first, second, _BOOTSTRAP_SEED)
     means = [sum(scores) / len(scores) for scores in (first, second)]
     return (
         f"Mean score (partial success counts): {means[0]:.3f} before, {means[1]:.3f} after; 95 % "
