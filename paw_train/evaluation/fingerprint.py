@@ -8,6 +8,7 @@ import platform
 import re
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -97,13 +98,11 @@ def commit() -> str | None:
     if not (root / ".git").exists():
         return None
     described = ["describe", "--always", "--exclude=*", "--abbrev=40", "--dirty=+"]
-    try:
-        found = subprocess.run(
-            ["git", "-C", str(root), *described], capture_output=True, text=True, check=True
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return found.stdout.strip()
+    with suppress(OSError, subprocess.CalledProcessError):
+        return subprocess.check_output(
+            ["git", "-C", str(root), *described], text=True, stderr=subprocess.DEVNULL
+        ).strip()
+    return None
 
 
 def is_deterministic(env: TextEnv) -> bool:

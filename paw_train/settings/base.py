@@ -9,6 +9,7 @@ import json
 import types
 import typing
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Annotated, Any, Self
 
 from annotated_types import Ge, GroupedMetadata, Gt, Interval, Le, Lt, MinLen
@@ -116,21 +117,17 @@ def _place(cls: type[Group], loc: tuple[int | str, ...]) -> tuple[Any, list[str]
     return kind, [str(p) for p in loc], []
 
 
-def _choices(kind: Any) -> Iterator[Any]:
-    if typing.get_origin(kind) is typing.Literal:
-        yield from typing.get_args(kind)
-    else:
-        for argument in typing.get_args(kind):
-            yield from _choices(argument)
+def _choices(kind: Any) -> list[Any]:
+    arguments = list(typing.get_args(kind))
+    literal = typing.get_origin(kind) is typing.Literal
+    return arguments if literal else [one for a in arguments for one in _choices(a)]
 
 
 def _number(value: Any) -> Any:
     """YAML reads ``1e-4`` as text."""
     if isinstance(value, str):
-        try:
+        with suppress(ValueError):
             return float(value)
-        except ValueError:
-            pass
     return value
 
 

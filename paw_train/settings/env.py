@@ -31,17 +31,13 @@ def refuse_secrets(values: Mapping[str, Any], where: str) -> None:
         name = f"{where}.{key}"
         if isinstance(value, Mapping):
             refuse_secrets(value, name)
-        elif isinstance(value, str) and _is_secret(str(key), value):
+        elif not isinstance(value, str) or value.startswith(_VARIABLE):
+            continue
+        elif _NAMED.search(str(key)) or _IN_ADDRESS.search(value):
             raise ValueError(
                 f"{name} holds a secret, and a run writes its settings to its record. Put the value "
                 f"into an environment variable and give its name: {name}=env:NAME."
             )
-
-
-def _is_secret(key: str, value: str) -> bool:
-    if value.startswith(_VARIABLE):
-        return False
-    return bool(_NAMED.search(key) or _IN_ADDRESS.search(value))
 
 
 def with_secrets(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -176,13 +172,13 @@ def entry_name(entry: Mapping[str, Any]) -> str:
 def read_mixture(entries: Sequence[Any]) -> tuple[MixedEnvSettings, ...]:
     if not entries:
         raise ValueError("env: the list of environments is empty.")
-    found: list[MixedEnvSettings] = []
-    for number, entry in enumerate(entries):
-        if isinstance(entry, MixedEnvSettings):
-            found.append(entry)
-        else:
-            where = entry_name(entry) if isinstance(entry, Mapping) else number
-            found.append(MixedEnvSettings.read(entry, f"env.{where}"))
+    wheres = [entry_name(e) if isinstance(e, Mapping) else n for n, e in enumerate(entries)]
+    found = [
+        entry
+        if isinstance(entry, MixedEnvSettings)
+        else MixedEnvSettings.read(entry, f"env.{where}")
+        for where, entry in zip(wheres, entries, strict=True)
+    ]
     names = [entry.name for entry in found]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:

@@ -10,14 +10,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from paw_gym.internals.constructors import check_arguments
-from paw_gym.wrappers import AgentInterface
 from paw_train.algorithms.estimator import require_registered
 from paw_train.environments import agent_env_maker, allowed_warm_start, require_solver, training_env
 from paw_train.policies.local.loading import find_model
 from paw_train.policies.local.scratch import made_from_scratch
 from paw_train.reporting.tracking import require_trackers
 from paw_train.rollouts.rollout import require_whole_distribution
-from paw_train.settings import EnvSettings, Settings
+from paw_train.settings import Settings
 from paw_train.settings.model import ScratchModelSettings
 from paw_train.world_model_learning.early_experience import lists_no_actions
 
@@ -96,14 +95,14 @@ def _require_splits(settings: Settings) -> None:
         check_arguments(env.id, env.train_kwargs, "env.train_kwargs")
         if settings.cloning.episodes:
             check_arguments(env.id, settings.cloning.kwargs, "cloning.kwargs")
-        _make(training_env(env), env.train_split)
+        agent_env_maker(training_env(env), env.train_split)().close()
         wanted = {
             member.split: chosen.tasks or held_out,
             member.selection_split: chosen.every and settings.updates,
         }
         for split, tasks in wanted.items():
             if tasks:
-                _make(env, split)
+                agent_env_maker(env, split)().close()
 
 
 def _require_experience(settings: Settings) -> None:
@@ -116,8 +115,3 @@ def _require_experience(settings: Settings) -> None:
     made.close()
     if not listed:
         raise lists_no_actions(env.id)
-
-
-def _make(env: EnvSettings, split: str) -> None:
-    made: AgentInterface = agent_env_maker(env, split)()
-    made.close()

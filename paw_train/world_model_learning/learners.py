@@ -132,14 +132,8 @@ class RWMLLearner:
         rng = np.random.default_rng(seed)
         count = min(own.transitions, len(self.examples))
         sampled = [self.examples[int(i)] for i in rng.choice(len(self.examples), count, False)]
-        guesses = predict(
-            self.policy,
-            sampled,
-            own.group_size,
-            own.max_tokens,
-            seed,
-            self.settings.evaluation.batch,
-        )
+        batch = self.settings.evaluation.batch
+        guesses = predict(self.policy, sampled, own.group_size, own.max_tokens, seed, batch)
         predicted = time.perf_counter()
         texts = [guess.text for group in guesses for guess in group]
         truth = [example.text for example in sampled for _ in range(own.group_size)]

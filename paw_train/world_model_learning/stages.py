@@ -115,7 +115,7 @@ class WorldModelStages:
 
         As ``paw eval-wm --episodes RUN/world_model/held_out.jsonl --encoder ...`` does.
         """
-        path = self.place / f"{when}.json"
+        s, path = self.settings, self.place / f"{when}.json"
         if not self.own.held_out_episodes or path.exists():
             return
         episodes = self._held_out(self.own.held_out_episodes)
@@ -124,25 +124,14 @@ class WorldModelStages:
         shared = self._shared(name) if when == "start" else None
         if shared is not None and shared.exists():
             found = json.loads(shared.read_text(encoding="utf-8"))
-            write_json(path, found | {"model": self.settings.name})
+            write_json(path, found | {"model": s.name})
             return
         started = time.perf_counter()
-        s = self.settings
-        result = world_model.measure(
-            self.policy,
-            episodes,
-            s.only_env,
-            s.evaluation.split,
-            s.rollout,
-            None if encoder is None else self._embedder,
-            self.display,
-        )
-        result |= {
-            "when": when,
-            "model": self.settings.name,
-            "encoder": encoder,
-            "seconds": time.perf_counter() - started,
-        }
+        embed = None if encoder is None else self._embedder
+        given = (s.only_env, s.evaluation.split, s.rollout, embed, self.display)
+        result = world_model.measure(self.policy, episodes, *given)
+        seconds = time.perf_counter() - started
+        result |= {"when": when, "model": s.name, "encoder": encoder, "seconds": seconds}
         write_json(path, result)
         if shared is not None:
             shared.parent.mkdir(parents=True, exist_ok=True)
@@ -183,14 +172,10 @@ class WorldModelStages:
         env = training_env(self.settings.only_env)
         pool = make_pool(env, split, count, 1, int(numbers[0]))
         generator = torch.Generator().manual_seed(int(numbers[1]))
+        given = (self.policy, pool, self.settings.rollout, generator)
         with self.display.task(f"collecting {name.removesuffix('.jsonl')}", count) as advance:
             trajectories = rollout(
-                self.policy,
-                pool,
-                self.settings.rollout,
-                generator,
-                progress=lambda running, all_: advance(all_ - running),
-                keep_tokens=False,
+                *given, progress=lambda run, all_: advance(all_ - run), keep_tokens=False
             )
         pool.close()
         episodes = [t.episode for t in trajectories if t.episode.error is None]
@@ -264,13 +249,11 @@ class WorldModelStages:
     def _choose(self, episodes: Sequence[Episode]) -> list[Example]:
         """The transitions to learn from; called while the policy is still the start policy."""
         with self._env() as probe:
-            found = examples_of(
-                episodes,
-                self.policy.chat,
+            shown, limit = (
                 probe.text_env.prompt_observation,
-                probe.template,
                 self.settings.rollout.max_prompt_tokens,
             )
+            found = examples_of(episodes, self.policy.chat, shown, probe.template, limit)
         if not found:
             raise ValueError("The collected episodes hold no observation to learn to predict.")
         different = unique(found)
@@ -299,18 +282,12 @@ class WorldModelStages:
         return [different[i] for i in numbers]
 
     def _hard(self, examples: Sequence[Example]) -> tuple[list[int], dict[str, Any]]:
-        own = self.own
+        """(numbers of the examples to keep, what is recorded of them)"""
+        own, batch = self.own, self.settings.evaluation.batch
         numbers = np.random.SeedSequence([self.settings.seed, _FILTER]).generate_state(2)
+        given = (own.easy_samples, own.rwml.max_tokens, int(numbers[0]), batch)
         with self.display.task("finding easy transitions", len(examples)) as advance:
-            guesses = predict(
-                self.policy,
-                examples,
-                own.easy_samples,
-                own.rwml.max_tokens,
-                int(numbers[0]),
-                self.settings.evaluation.batch,
-                advance,
-            )
+            guesses = predict(self.policy, examples, *given, advance)
         shares = solved_shares(guesses, examples, self._similarity())
         keep = kept(shares, np.random.default_rng(int(numbers[1])))
         if not keep.any():
