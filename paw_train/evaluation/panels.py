@@ -197,11 +197,10 @@ for _name, _spec in _OWN.items():
 def panel_title(
     base: str | None, env: EnvSettings, split: str, size: int, seed: int, ids: Sequence[str]
 ) -> str:
-    """The name of a panel of ``size`` tasks, sampled by a seed from those of the environment (``ids``).
+    """The name of a panel, such as ``sudoku/4x4[20] (changed) (invalid_penalty=5)``.
 
-    Such as ``sudoku/4x4[20] (changed)``: 20 tasks of a fixed panel (``base``), in another environment, by
-    another seed, or from others than the published tasks; with ``(invalid_penalty=5)`` after it, other
-    rewards.
+    These are 20 tasks of a fixed panel (``base``), in another environment, by another seed, or from others
+    than the published tasks, with other rewards.
     """
     own = EnvSettings()
     other = [f"{k}={getattr(env, k)}" for k in _REWARDS if getattr(env, k) != getattr(own, k)]

@@ -72,21 +72,9 @@ def evaluate_from_args(
     quiet: bool = False,
     fresh: bool = False,
 ) -> Path:
-    """Evaluates, prints the table, writes ``result.json`` and the episodes, and returns its path.
+    """Evaluates as ``paw eval`` does, with its arguments, and returns the path of ``result.json``.
 
     After a stop or a kill the same call continues; a finished evaluation is shown, not run again.
-
-    Args:
-        model: a run's folder (its trained policy, its settings), a Hugging Face model's folder or hub
-            name, a checkpoint's ``model`` folder inside a run, ``openai:MODEL`` (an OpenAI-compatible
-            endpoint, settings ``endpoint.KEY=...``), ``vllm:MODEL`` (settings ``vllm.KEY=...``), or
-            ``expert`` or ``random``.
-        overrides: ``key=value`` settings; ``agent.KEY=VALUE`` are the agent's.
-        out: the folder to write to; ``None``: ``eval-...`` in the run, or in ``runs``.
-
-    Raises:
-        ValueError: something that the arguments name is not there (names the nearest), the folder
-            holds another evaluation or another process works in it, or every episode failed.
     """
     display = Display(quiet)
     job = make_job(model, overrides, out, agent, panel, seeds, display.say)
@@ -241,14 +229,14 @@ def make_job(
     if say is not None and plan.panel.note:
         say(plan.panel.note)
     limited = any(o.startswith("rollout.max_context_tokens=") for o in own)
-    own_env = run_folder is not None and not any(o.startswith("env.id=") for o in own)
     told = ("env.id=", "evaluation.batch=")  # in the panel's name; without effect on results
-    own = sorted(o for o in own if not o.startswith(told))
+    chosen = sorted(o for o in own if not o.startswith(told))
     asked = extra if any(values["extra"] for values in extra.values()) else {}
-    chosen = [own, agent_settings, seeds - 1, source.get("url"), asked]
     # in a run, where the panel has no name, the split of its own environment says enough
-    part = plan.split if own_env and is_split(plan.env) else plan.panel.name
-    place = _place(model, name, panel or part, run_folder, chosen)
+    own_env = run_folder is not None and not any(o.startswith("env.id=") for o in own)
+    part = panel or (plan.split if own_env and is_split(plan.env) else plan.panel.name)
+    further = [chosen, agent_settings, seeds - 1, source.get("url"), asked]
+    place = _place(model, name, part, run_folder, further)
     folder = Path(out) if out else (parent or run_folder or Path("runs")) / place
     if out and (folder / "config.json").exists():
         raise ValueError(

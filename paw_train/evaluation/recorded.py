@@ -39,8 +39,7 @@ def recorded_settings(
         overrides: ``key=value`` of this command line, which replace what the file says.
         uses: dotted names of the settings and groups that the command needs.
     """
-    data = dict(recorded)
-    given = [override.partition("=")[0] for override in overrides]
+    data, given = dict(recorded), [override.partition("=")[0] for override in overrides]
     if isinstance(data.get("env"), list):
         chosen = next((o.removeprefix("env=") for o in overrides if o.startswith("env=")), "")
         if chosen and chosen[:1] not in "[{":

@@ -38,7 +38,7 @@ _FOUND = (
     "runs", "pass_at_k", "successes",
 )  # fmt: skip
 """fields of ``result.json`` that follow from the episodes and the environment"""
-_INTERFACE = ("reward", "invalid_penalty", "invalid_when", "mode")
+_INTERFACE = {"reward", "invalid_penalty", "invalid_when", "mode"}
 """settings of the environment that count, beside its arguments"""
 
 
@@ -178,18 +178,11 @@ class _Replaying:
                         f"episode {name} is missing in episodes.jsonl, or out of its order"
                     )
                 continue
-            start = planned[seed][task_id]
             if episode.error is not None:
                 self.found.failed += 1
-            elif episode.episode_id.startswith(f"{task_id}#{start:08x}"):
-                self.found.episodes += 1
-                self._play_again(agent, episode, start, name)
             else:
                 self.found.episodes += 1
-                self._differs(
-                    f"episode {name}: the environment's seed is recorded in the id "
-                    f"{episode.episode_id!r:.120}; that of the panel is {start:08x}"
-                )
+                self._play_again(agent, episode, planned[seed][task_id], name)
             kept = [_without_texts(t, step) for step, t in enumerate(episode.transitions)]
             runs[seed].append(replace(episode, instruction="", transitions=kept))
             episode = next(recorded, None)
@@ -201,6 +194,12 @@ class _Replaying:
 
     def _play_again(self, agent: AgentInterface, episode: Episode, seed: int, name: str) -> None:
         """Compares an episode with the environment, up to the first difference."""
+        if not episode.episode_id.startswith(f"{episode.task_id}#{seed:08x}"):
+            self._differs(
+                f"episode {name}: the environment's seed is recorded in the id "
+                f"{episode.episode_id!r:.120}; that of the panel is {seed:08x}"
+            )
+            return
         info = agent.reset(seed=seed, options={"task_id": episode.task_id})[1]
         if not self._same(f"episode {name}: the task's type", episode.task_type, info["task_type"]):
             return
@@ -210,10 +209,9 @@ class _Replaying:
             if over:
                 self._differs(f"{where}the environment ended the episode before it")
                 return
-            parts = [("the observation before it", t.observation, before)]
-            more, over = _step(agent, t)
+            parts, over = _step(agent, t)
             self.found.steps += 1
-            for what, there, here in [*parts, *more]:
+            for what, there, here in [("the observation before it", t.observation, before), *parts]:
                 if not self._same(where + what, there, here):
                     return
             before = t.next_observation
@@ -238,8 +236,8 @@ class _Replaying:
     def _note_the_rest(self) -> None:
         """Notes everything in the result that was compared with nothing here."""
         found, notes = self.found, self.found.not_checked
-        notes += ["that the named model, prompts and settings gave these actions"]
-        notes += ["that nobody chose the best of several evaluations"]
+        notes.append("that the named model, prompts and settings gave these actions")
+        notes.append("that nobody chose the best of several evaluations")
         self._note_ends()
         missing = int(self.result.get("unplayed") or 0)
         if missing or found.failed:
@@ -376,12 +374,13 @@ def _headline(result: Mapping[str, Any]) -> str:
 
 def _changed(env: EnvSettings) -> str:
     """The environment, with what is not its default."""
-    defaults, own = defaults_of(env.id), EnvSettings()
-    changed = [f"{k}={v!r:.60}" for k, v in sorted(env.kwargs.items()) if defaults.get(k) != v]
-    changed += [
-        f"{k}={getattr(env, k)!r}" for k in _INTERFACE if getattr(env, k) != getattr(own, k)
-    ]
-    return f"{env.id}, {', '.join(changed) or 'nothing but its defaults'}"
+    defaults = defaults_of(env.id)
+    changed = {
+        key: value for key, value in sorted(env.kwargs.items()) if defaults.get(key) != value
+    }
+    changed |= env.model_dump(include=_INTERFACE, exclude_defaults=True)
+    named = ", ".join(f"{key}={value!r:.60}" for key, value in changed.items())
+    return f"{env.id}, {named or 'nothing but its defaults'}"
 
 
 def _alike(one: Any, other: Any) -> bool:

@@ -233,14 +233,9 @@ def _spent(episodes: Sequence[Episode], unnoted: Sequence[Mapping[str, Any]]) ->
 
 
 def joined(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Several results as one, in which each environment counts the same, however many tasks it has.
+    """Results by environment as one, in which each counts the same, however many tasks it has.
 
-    Args:
-        results: by environment, as ``result.json`` has them.
-
-    Returns:
-        The keys of ``result.json`` that make sense of several; ``by_type`` holds the environments, and
-        ``by_environment`` the results as they were.
+    ``by_type`` holds the environments, and ``by_environment`` the results as they were.
     """
     parts = list(results.values())
     rates = [p["success_rate"] for p in parts]

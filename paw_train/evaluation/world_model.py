@@ -112,15 +112,10 @@ def measure(
     embed: Embed | None = None,
     display: Display | None = None,
 ) -> dict[str, Any]:
-    """Measures a policy's predictions of the next observations of some episodes.
-
-    The only measurement of a world model: ``paw eval-wm`` and world-model learning both use it.
+    """Measures a policy's predictions of the next observations of some episodes (``summarise``).
 
     Args:
         embed: also let the policy write each observation, and compare it in this space.
-
-    Returns:
-        ``summarise``'s means and intervals, and ``transitions_hash``.
     """
     display = display or Display(quiet=True)
     probe = agent_env_maker(env, split)()

@@ -263,14 +263,9 @@ def apply_override(data: dict[str, Any], override: str) -> None:
 
 
 def _change_environment(data: dict[str, Any], given: Mapping[str, Any], own_id: str) -> list[str]:
-    """Makes nested settings ready for the environment that the command line names.
+    """Makes settings (changed in place) ready for the environment that the command line names.
 
-    Args:
-        data: settings of a recipe or a run; changed in place.
-        given: those of the command line, nested.
-
-    Returns:
-        Dotted names of the settings that were left out; empty: it is the same environment.
+    Returns the dotted names of those that were left out; empty: it is the same environment.
     """
     wanted = value_at(given, "env.id")
     if not isinstance(wanted, str) or isinstance(data.get("env"), list):

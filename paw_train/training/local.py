@@ -535,9 +535,8 @@ class Run:
     def _validate(self, update: int, updater: Updater, environments: TrainingEnvironments) -> float:
         """Success on the selection panel; the best policy so far is kept.
 
-        The best by success, or by the mean score where the reward is the environment's own.
-
-        Update 0 is the start: what it reaches is recorded to compare with, and is never kept as the best.
+        The best by success, or by the mean score where the reward is the environment's own. Update 0 is the
+        start: what it reaches is recorded to compare with, and is never kept as the best.
         """
         e = self.settings.evaluation
         result, _ = evaluate_members(

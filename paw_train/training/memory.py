@@ -76,11 +76,7 @@ KNOWN: Mapping[str, ModelShape] = MappingProxyType(
 
 
 def model_shape(path: str) -> ModelShape:
-    """The shape of a model.
-
-    Args:
-        path: a folder with a ``config.json``, or a hub name in ``KNOWN``.
-    """
+    """The shape of a model by its folder, or by a hub name in ``KNOWN``."""
     config = user_path(path) / "config.json"
     if config.is_file():
         try:

@@ -33,8 +33,6 @@ GPUS: Mapping[str, float] = MappingProxyType(
     {"a100-40g": 39.4, "a100-80g": 79.1, "h100": 79.1, "h200": 139.8, "l40s": 44.4}
 )
 """GiB that programs can use, by ``openrlhf.gpu``"""
-FEWEST_EPISODES = 4
-"""that keep an engine busy: a decoding step reads all weights, even for a single sequence"""
 
 
 class DoesNotFitError(ValueError):
@@ -162,20 +160,6 @@ def machine_memory() -> float:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB
 
 
-def underfed_notes(settings: Settings) -> Iterator[str]:
-    """A sentence if there are more vLLM engines than an update's episodes can keep busy."""
-    r, engines = settings.rollout, settings.openrlhf.vllm_engines
-    episodes = r.groups * r.group_size
-    if settings.engine == "openrlhf" and episodes < FEWEST_EPISODES * engines:
-        idle = f", and {engines - episodes} get none" if episodes < engines else ""
-        yield (
-            f"{engines} vLLM engines share the {episodes} episodes of an update (rollout.groups={r.groups} "
-            f"x rollout.group_size={r.group_size}){idle}. With fewer than {FEWEST_EPISODES} episodes each, "
-            "further engines hardly shorten a rollout. Sample more, use fewer GPUs, or let an engine have "
-            "several (openrlhf.tensor_parallel)."
-        )
-
-
 def gpu_memory(gpu: str) -> float:
     """GiB of a kind of GPU."""
     if gpu not in GPUS:
@@ -236,7 +220,6 @@ def render(plan: Plan) -> str:
     lines += [f"{'machine':<15}  {sum(plan.host.values()):.1f} GiB of its own memory{held}", ""]
     if plan.resident is not None:
         lines.append(f"One vLLM engine holds {counted(plan.resident, 'episode')} of the longest.")
-    lines += [f"Warning: {note}" for note in underfed_notes(plan.settings)]
     lines += [f"DOES NOT FIT: {problem}" for problem in plan.problems]
     if plan.problems:
         lines.append(plan.remedy())

@@ -150,8 +150,7 @@ def _observation(
 class TokenTexts:
     """Token ids as pieces of text that together are the text of all of them.
 
-    Bytes of one character that are split over tokens go to the last of these. Pieces are
-    remembered: the same words come again and again.
+    Bytes of one character that are split over tokens go to the last of these.
     """
 
     def __init__(self, chat: ChatFormat) -> None:

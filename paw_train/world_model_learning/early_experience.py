@@ -74,9 +74,6 @@ def early_experience(
 
     These are drawn from the environment's own list, uniformly and without replacement. Episodes that the
     expert does not solve are left out, and so is an alternative at which the environment fails.
-
-    Raises:
-        ValueError: the environment cannot go back to a state, or lists no actions.
     """
     found: list[ExpertExperience] = []
     for start in range(0, len(task_ids), _TOGETHER):

@@ -165,14 +165,11 @@ def rewarded_rows(
     rewards: np.ndarray,
     skip_equal: bool = False,
 ) -> tuple[list[TokenRow], dict[str, float]]:
-    """Predictions and their rewards as an update reads them: a prediction is the action of its row.
+    """(predictions and their rewards as an update reads them, metrics): each is the action of its row.
 
     Args:
         rewards: [examples x guesses] 0 or 1.
         skip_equal: leave out groups whose rewards are all equal: they move nothing but a KL.
-
-    Returns:
-        (the rows, none if nothing is left to learn from; metrics)
     """
     each = len(guesses[0])
     groups = torch.arange(len(examples)).repeat_interleave(each)

@@ -11,14 +11,7 @@ from paw_train.cli.program import app
 from paw_train.settings import Settings, load_settings, overridden, recipe_names
 from paw_train.training import local
 from paw_train.training.memory import KNOWN, model_shape
-from paw_train.training.plan import (
-    GPUS,
-    DoesNotFitError,
-    make_plan,
-    render,
-    require_fit,
-    underfed_notes,
-)
+from paw_train.training.plan import GPUS, DoesNotFitError, make_plan, render, require_fit
 
 PUBLISHED = [n for n in recipe_names() if ("qwen" in n or "llama" in n) and "tau2" not in n]
 
@@ -39,19 +32,6 @@ def test_published_recipes_fit_8_and_64_gpus(name: str, nodes: int) -> None:
     assert plan.resident >= 8
     for phase in plan.phases:  # allocators leave gaps, and formulas are estimates
         assert phase.memory <= plan.available - 5, phase
-
-
-def test_engines_that_cannot_be_fed_are_named() -> None:
-    published = ["openrlhf.nodes=8", "rollout.groups=16", "rollout.group_size=8"]
-    [note] = underfed_notes(_settings(*published))
-    assert "64 vLLM engines share the 128 episodes" in note
-    assert "get none" not in note
-    assert f"Warning: {note}" in render(make_plan(_settings(*published)))
-    for fed in ("openrlhf.tensor_parallel=2", "openrlhf.nodes=4", "engine=local"):
-        assert not [*underfed_notes(_settings(*published, fed))]
-    spare = ["openrlhf.colocate=actor_ref", "openrlhf.engines=200"]
-    [note] = underfed_notes(_settings(*spare))
-    assert "and 72 get none" in note
 
 
 def test_every_process_has_a_context_and_zero2_keeps_a_micro_batchs_averages() -> None:

@@ -25,7 +25,7 @@ from paw_train.training.cluster_options import (
 from paw_train.training.openrlhf import TESTED_VERSION
 from paw_train.training.openrlhf.episodes import write_data_sets
 from paw_train.training.openrlhf.run_records import cluster_tracking
-from paw_train.training.plan import gpu_memory, machine_memory, require_fit, underfed_notes
+from paw_train.training.plan import gpu_memory, machine_memory, require_fit
 
 
 def require_openrlhf() -> None:
@@ -83,8 +83,6 @@ def train(settings: Settings, fresh: bool = False, quiet: bool = False) -> Path:
     from paw_train.training.local import claim_folder
 
     settings = cluster_settings(settings, print)
-    for note in underfed_notes(settings):
-        print(f"Warning: {note}")
     # workers have other working directories
     settings = settings.replace(out=str(Path(settings.out).resolve()))
     folder = Path(settings.out) / settings.name
