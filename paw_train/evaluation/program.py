@@ -24,6 +24,7 @@ from paw_train.evaluation.terminal import Display, spent_so_far
 from paw_train.policies.factory import SOURCES, open_policy, source_of, split_overrides
 from paw_train.rollouts.policy import Policy
 from paw_train.settings import Say, Settings, apply_override, overridden
+from paw_train.settings.base import Group
 from paw_train.settings.env import entry_name
 from paw_train.settings.recipes import choose_environment
 from paw_train.settings.run import read_recorded
@@ -35,8 +36,13 @@ _ALL = 10**9
 """a panel size that takes every task"""
 _OF_THE_RUN = ("env", "evaluation", "rollout", "model.dtype")
 """settings that an evaluation takes from the run whose model it measures"""
-_OF_ALL_AGENTS = {"action_format": "tags", "system": ""}
-"""settings ``agent.KEY`` that are not the agent's own, and their defaults"""
+
+
+class _OfAllAgents(Group):
+    """Settings ``agent.KEY`` that are not the agent's own."""
+
+    action_format: str = "tags"
+    system: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -276,13 +282,13 @@ def _agent_settings(agent: str, overrides: Sequence[str]) -> tuple[dict[str, Any
         raise ValueError(
             f"agent={found!r}: expected settings of the agent (agent.NAME=VALUE); its name goes into --agent."
         )
-    shared = {key: found.pop(key) for key in _OF_ALL_AGENTS if key in found}
+    shared = {key: found.pop(key) for key in _OfAllAgents.model_fields if key in found}
     if found and not agent_class(agent).Settings.model_fields:
         raise ValueError(
             f"agent.{min(found)}: {agent!r} has no settings; --agent names another agent."
         )
-    kept = agent_class(agent).Settings.read(found, "agent").model_dump(exclude_defaults=True)
-    return kept | {k: v for k, v in shared.items() if v != _OF_ALL_AGENTS[k]}, others
+    kept = [_OfAllAgents.read(shared, "agent"), agent_class(agent).Settings.read(found, "agent")]
+    return {k: v for s in kept for k, v in s.model_dump(exclude_defaults=True).items()}, others
 
 
 def settings_of(
@@ -361,12 +367,8 @@ def make_plan(
     tasks = probe.tasks
     probe.close()
     panel = titled_panel(tasks, name, env, chosen.split, chosen.tasks, chosen.seed)
-    own = dict(agent_settings)
-    shared = {key: own.pop(key, usual) for key, usual in _OF_ALL_AGENTS.items()}
-    if not isinstance(system := shared["system"], str):
-        raise ValueError(
-            f"agent.system={system!r}: expected a text; quote it: agent.system='\"...\"'."
-        )
+    fields = _OfAllAgents.model_fields
+    shared = {key: value for key, value in agent_settings.items() if key in fields}
     return Plan(
         env,
         chosen.split,
@@ -375,11 +377,10 @@ def make_plan(
         settings.rollout.replace(temperature=chosen.temperature),
         tuple(chosen.seed + i for i in range(seeds)),
         agent,
-        own,
+        {key: value for key, value in agent_settings.items() if key not in fields},
         chosen.batch,
-        str(shared["action_format"]),
-        system,
-        source or {},
+        **shared,
+        source=source or {},
     )
 
 

@@ -186,7 +186,7 @@ def test_a_system_message_goes_before_every_dialogue(server: Two, paw: Paw, agen
     result = json.loads(Path("out/result.json").read_text())
     assert result["system"] == "Be brief."
     for change, words in (("agent.system=Be long.", "system 'Be brief.', now 'Be long.'"),
-                          ("agent.system={a: 1}", "expected a text")):  # fmt: skip
+                          ("agent.system={a: 1}", "agent.system: expected str")):  # fmt: skip
         code, _, said = paw(*[*command, change])
         assert code == 2
         assert words in said
