@@ -144,16 +144,12 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def _differences(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """The differing settings, under the names that a user writes."""
     changed = differences({key: there.get(key) for key in wanted}, wanted)
-    found = [
-        f"{name} {before!r}, now {now!r}"
-        for key, (before, now) in changed.items()
-        if (name := _as_written(key)) not in _WITHOUT_EFFECT
-    ]
+    found = []
+    for key, (before, now) in changed.items():
+        name = key.removeprefix("settings.").replace("agent_settings.", "agent.", 1)
+        if name not in _WITHOUT_EFFECT:
+            found.append(f"{name} {before!r}, now {now!r}")
     more = f", and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
     return "; ".join(sorted(found)[:_NAMED]) + more or "another version of paw-gym"
-
-
-def _as_written(name: str) -> str:
-    """A setting's name as a user writes it."""
-    return name.removeprefix("settings.").replace("agent_settings.", "agent.", 1)

@@ -87,8 +87,17 @@ def overridden(
     for override in overrides:
         apply_override(data, override)
     settings = Settings.read(data)
-    if isinstance(settings.env, EnvSettings):
-        _refuse_splits(given, settings.env.id, settings.env.kwargs)
+    named = next((name for name in _SPLITS if value_at(given, name) is not None), None)
+    env = settings.env
+    if (
+        named is not None
+        and isinstance(env, EnvSettings)
+        and not has_splits(env.id, asked_with(env.id, env.kwargs))
+    ):
+        raise ValueError(
+            f"{named}={value_at(given, named)}: {env.id} has no splits, all its tasks are in one set. Leave "
+            "the setting out, or let the environment take an argument `split`."
+        )
     return settings
 
 
@@ -293,16 +302,6 @@ def _change_environment(data: dict[str, Any], given: Mapping[str, Any], own_id: 
     for name, value in own.items():
         apply_override(data, f"{name}={json.dumps(value)}")
     return left_out
-
-
-def _refuse_splits(given: Mapping[str, Any], env_id: str, kwargs: Mapping[str, Any]) -> None:
-    """Refuses a split that the command line names for an environment that has none."""
-    named = next((name for name in _SPLITS if value_at(given, name) is not None), None)
-    if named is not None and not has_splits(env_id, asked_with(env_id, kwargs)):
-        raise ValueError(
-            f"{named}={value_at(given, named)}: {env_id} has no splits, all its tasks are in one set. Leave "
-            "the setting out, or let the environment take an argument `split`."
-        )
 
 
 def _take_out(data: Mapping[str, Any], name: str) -> list[str]:

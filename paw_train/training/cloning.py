@@ -182,7 +182,12 @@ class _Cloner:
 
     def step(self) -> tuple[float, float]:
         """One optimiser step; returns (loss, share of the responses' tokens that are most likely)."""
-        share = _schedule(self.done, self.settings)
+        # a linear rise, then a linear fall to a twentieth
+        steps = self.settings.steps
+        rise = max(1, int(_WARMUP * steps))
+        share = (self.done + 1) / rise
+        if self.done >= rise:
+            share = 1.0 - 0.95 * (self.done - rise) / max(1, steps - rise)
         for optimizer, lrs in zip(self.optimizers, self.peaks, strict=True):
             for group, lr in zip(optimizer.param_groups, lrs, strict=True):
                 group["lr"] = lr * share
@@ -217,14 +222,6 @@ class _Cloner:
         self.done = int(state["step"])
         for _ in range(self.done):
             next(self.batches)
-
-
-def _schedule(step: int, settings: CloningSettings) -> float:
-    """Linear rise, then linear fall to a twentieth."""
-    rise = max(1, int(_WARMUP * settings.steps))
-    if step < rise:
-        return (step + 1) / rise
-    return 1.0 - 0.95 * (step - rise) / max(1, settings.steps - rise)
 
 
 def _batches(

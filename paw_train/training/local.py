@@ -111,7 +111,8 @@ def train(settings: Settings, fresh: bool = False, quiet: bool = False) -> Path:
             with naming_full_disk(folder):
                 return run.execute()
         except BaseException:
-            remove_unused_folder(folder)
+            if [path.name for path in folder.iterdir()] == ["config.json"]:
+                shutil.rmtree(folder)
             raise
 
 
@@ -177,12 +178,6 @@ def claim_folder(folder: Path, settings: Settings) -> None:
     if changed:
         note_event(folder, "settings changed", changed=changed)
     write_json(folder / "config.json", json.loads(json.dumps(settings.to_dict())))
-
-
-def remove_unused_folder(folder: Path) -> None:
-    """Removes a run's folder that holds nothing but its settings."""
-    if [path.name for path in folder.iterdir()] == ["config.json"]:
-        shutil.rmtree(folder)
 
 
 def require_own_folder(folder: Path, settings: Settings) -> dict[str, tuple[Any, Any]]:

@@ -50,11 +50,6 @@ def has_reference(settings: Settings) -> bool:
     return settings.objective.kl_coef > 0 and not alone
 
 
-def longest_batch(settings: Settings) -> int:
-    """Tokens of the largest micro-batch: the budget, or one sequence that is longer."""
-    return max(settings.optimizer.micro_batch_tokens, settings.rollout.max_context_tokens)
-
-
 def trained_parameters(settings: Settings, shape: ModelShape) -> int:
     """Weights that the optimiser steps: all, or those of the adapters."""
     rank = settings.model.lora.rank
@@ -144,7 +139,8 @@ def _width(settings: Settings) -> int:
 
 def _micro(settings: Settings) -> Micro:
     return Micro(
-        longest_batch(settings),
+        # the budget, or one sequence that is longer
+        max(settings.optimizer.micro_batch_tokens, settings.rollout.max_context_tokens),
         settings.model.gradient_checkpointing,
         entropy=settings.objective.entropy_coef > 0,
     )

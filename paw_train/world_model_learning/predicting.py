@@ -8,7 +8,7 @@ next answer, so that a model can mark the end of its prediction.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,23 +81,22 @@ def packed(examples: Sequence[Example]) -> list[TokenRow]:
     by_episode: dict[int, list[Example]] = {}
     for example in examples:
         by_episode.setdefault(example.episode, []).append(example)
-    return [row for group in by_episode.values() for row in _nested(group)]
-
-
-def _nested(examples: Sequence[Example]) -> Iterator[TokenRow]:
-    left = sorted(examples, key=lambda e: len(e.context) + len(e.target), reverse=True)
-    while left:
-        row = TokenRow([*left[0].context, *left[0].target])
-        row.advantage = [0.0] * len(row.ids)
-        row.wm_weight = [0.0] * len(row.ids)
-        inside = [e for e in left if _begins(row.ids, e)]
-        left = [e for e in left if not _begins(row.ids, e)]
-        for number, example in enumerate(reversed(inside)):
-            start, length = len(example.context), len(example.target)
-            for place in range(start, start + length):
-                row.role[place], row.turn[place] = OBSERVATION, number
-                row.wm_weight[place] += 1 / length
-        yield row
+    rows = []
+    for group in by_episode.values():
+        left = sorted(group, key=lambda e: len(e.context) + len(e.target), reverse=True)
+        while left:
+            row = TokenRow([*left[0].context, *left[0].target])
+            row.advantage = [0.0] * len(row.ids)
+            row.wm_weight = [0.0] * len(row.ids)
+            inside = [e for e in left if _begins(row.ids, e)]
+            left = [e for e in left if not _begins(row.ids, e)]
+            for number, example in enumerate(reversed(inside)):
+                start, length = len(example.context), len(example.target)
+                for place in range(start, start + length):
+                    row.role[place], row.turn[place] = OBSERVATION, number
+                    row.wm_weight[place] += 1 / length
+            rows.append(row)
+    return rows
 
 
 def _begins(ids: Sequence[int], example: Example) -> bool:
@@ -144,17 +143,15 @@ def predict(
             for i, e in enumerate(part)
             for k in range(each)
         ]
-        session = policy.session(sampling, False)
-        guesses = [_guess(policy.chat, r, end) for r in session.respond(requests)]
+        guesses = []
+        for response in policy.session(sampling, False).respond(requests):
+            complete = response.ids[-1] == end or response.ids[-1] in policy.chat.end_ids
+            predicted = response.ids[:-1] if complete else response.ids
+            guesses.append(Guess(response, policy.chat.raw(predicted), complete))
         found += [guesses[i * each : (i + 1) * each] for i in range(len(part))]
         if progress:
             progress(len(found))
     return found
-
-
-def _guess(chat: ChatFormat, response: Response, end: int | None) -> Guess:
-    complete = response.ids[-1] == end or response.ids[-1] in chat.end_ids
-    return Guess(response, chat.raw(response.ids[:-1] if complete else response.ids), complete)
 
 
 class Similarity:
