@@ -281,7 +281,7 @@ class _Trajectories(_Replaying):
         self.found.episodes += 1
         _, info = env.reset(seed=seed, options={"task_id": one.task_id})
         over, kept = False, []
-        for step, (action, claimed) in enumerate(zip(one.actions, one.rewards, strict=True)):
+        for step, (action, claimed) in enumerate(one.steps):
             where = f"{one.task_id!r}, step {step}: "
             if over:
                 self._differs(f"{where}the environment ended the episode before it")
@@ -309,16 +309,16 @@ class _Trajectories(_Replaying):
 
 class _Trajectory(NamedTuple):
     task_id: str
-    actions: list[str]
-    rewards: list[float]
+    steps: list[tuple[str, float]]
+    """actions and their rewards"""
     score: float
 
     @classmethod
     def read(cls, row: Mapping[str, Any]) -> _Trajectory:
-        actions, rewards = row["actions"], row["rewards"]
-        if len(actions) != len(rewards) or not all(isinstance(action, str) for action in actions):
-            raise ValueError("expected actions as texts, and as many rewards")
-        return cls(str(row["task_id"]), actions, [*map(float, rewards)], float(row["score"]))
+        steps = [(a, float(r)) for a, r in zip(row["actions"], row["rewards"], strict=True)]
+        if not all(isinstance(action, str) for action, _ in steps):
+            raise ValueError("expected actions as texts")
+        return cls(str(row["task_id"]), steps, float(row["score"]))
 
 
 def _records(file: Path, read: Callable[[Any], Any], what: str) -> Iterator[tuple[int, Any]]:

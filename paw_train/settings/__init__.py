@@ -9,16 +9,9 @@ from paw_train.settings.algorithm import (
     ObjectiveSettings,
     OptimizerSettings,
 )
-from paw_train.settings.base import Group
 from paw_train.settings.endpoint import EndpointSettings
 from paw_train.settings.env import EnvSettings
-from paw_train.settings.model import (
-    CloningSettings,
-    LoraSettings,
-    ModelSettings,
-    ScratchModelSettings,
-)
-from paw_train.settings.openrlhf import OpenRLHFSettings
+from paw_train.settings.model import CloningSettings
 from paw_train.settings.recipes import (
     Say,
     apply_override,
@@ -30,12 +23,6 @@ from paw_train.settings.recipes import (
     recipe_name,
     recipe_names,
 )
-from paw_train.settings.rollout import RolloutSettings, VLLMSettings
-from paw_train.settings.run import (
-    MAY_CHANGE,
-    WITHOUT_EFFECT,
-    EvalSettings,
-    RecordSettings,
-    Settings,
-)
-from paw_train.settings.world_model import WorldModelLearningSettings, WorldModelSettings
+from paw_train.settings.rollout import RolloutSettings
+from paw_train.settings.run import MAY_CHANGE, WITHOUT_EFFECT, Settings
+from paw_train.settings.world_model import WorldModelSettings

@@ -234,12 +234,8 @@ class Run:
         self.policy.require_positions(settings.rollout.max_context_tokens)
         self._engine: LocalPolicy | FollowingVLLM | None = None
         self.max_returns = max_returns(settings)
-        self.tracking = Tracking(
-            folder,
-            settings.name,
-            settings.tracking,
-            json.loads(json.dumps(settings.to_dict())),
-        )
+        recorded = json.loads(json.dumps(settings.to_dict()))
+        self.tracking = Tracking(folder, settings.name, settings.tracking, recorded)
 
     # --- the whole run, top to bottom ---------------------------------------------------------
 
@@ -270,14 +266,8 @@ class Run:
         checkpoints = self.folder / "checkpoints"
         # each start comes past here: a kill may have left one beside the stage's end
         remove_checkpoint(checkpoints / "warm-latest")
-        stages = WorldModelStages(
-            self.settings,
-            self.folder,
-            self.policy,
-            self.display,
-            lambda: self.interrupted,
-            self._imitate,
-        )
+        given = (self.settings, self.folder, self.policy, self.display)
+        stages = WorldModelStages(*given, lambda: self.interrupted, self._imitate)
         if not stages.learn():
             return False
         for stage in ("world_model", "imitation"):
@@ -386,16 +376,8 @@ class Run:
     def _reinforce(self) -> bool:
         """The RL updates that are left; False when it was interrupted before the last."""
         s = self.settings
-        updater = Updater(
-            self.policy,
-            self._reference(),
-            s.optimizer,
-            s.objective,
-            s.world_model,
-            s.rollout.temperature,
-            s.updates,
-            self._critic(),
-        )
+        given = (s.optimizer, s.objective, s.world_model, s.rollout.temperature, s.updates)
+        updater = Updater(self.policy, self._reference(), *given, self._critic())
         environments = TrainingEnvironments(s)
         start = self._resume(updater, environments)
         earlier = _records(self.folder / "metrics.jsonl")
@@ -438,15 +420,8 @@ class Run:
         rolled = time.perf_counter()
         show.learning(update)
         pool = collect(leave_out(kept, self.policy.tokenizer, s.world_model))
-        prepared = prepare(
-            pool,
-            s.algorithm,
-            s.objective,
-            s.world_model,
-            self.max_returns,
-            updater.signals(pool),
-            self.policy.chat.ask,
-        )
+        given = (s.algorithm, s.objective, s.world_model, self.max_returns)
+        prepared = prepare(pool, *given, updater.signals(pool), self.policy.chat.ask)
         if s.record.every and update % s.record.every == 0:
             kept_groups = environments.recorded(sampled, _RECORDED_GROUPS)
             record(self.folder, update + 1, kept_groups, pool, prepared, self.policy, s)
@@ -533,13 +508,9 @@ class Run:
         The best by success, or by the mean score where the reward is the environment's own. Update 0 is the
         start: what it reaches is recorded to compare with, and is never kept as the best.
         """
-        e = self.settings.evaluation
-        result, _ = evaluate_members(
-            self._sampler(),
-            self.settings,
-            {m.name: m.selection_split for m in self.settings.members},
-            e.selection_tasks,
-        )
+        splits = {member.name: member.selection_split for member in self.settings.members}
+        tasks = self.settings.evaluation.selection_tasks
+        result, _ = evaluate_members(self._sampler(), self.settings, splits, tasks)
         self._rest()
         record = {"update": update, **{k: result[k] for k in ("success_rate", "n", "ci95")}}
         record["score"] = result["score"]["mean"]
@@ -570,14 +541,10 @@ class Run:
             return
         members = self.settings.members
         count = e.tasks * e.plays * len(members)
+        splits = {member.name: member.split for member in members}
         with self.display.task(f"evaluating {when} RL", count) as advance:
             result, episodes = evaluate_members(
-                self._sampler(),
-                self.settings,
-                {m.name: m.split for m in members},
-                e.tasks,
-                e.plays,
-                advance,
+                self._sampler(), self.settings, splits, e.tasks, e.plays, advance
             )
         self._rest()
         each = -(-_KEPT_EPISODES // len(members))

@@ -104,16 +104,12 @@ class RWMLLearner:
     ) -> None:
         self.policy, self.examples, self.similarity = policy, examples, similarity
         self.settings, self.own = settings, settings.world_model_learning.rwml
-        objective = settings.objective.replace(
-            kl_coef=self.own.kl_coef,
-            kl_in="loss",
-            policy_coef=1.0,  # RL may run without its policy term; this stage has no other
-            entropy_coef=0.0,
-            log_observations=False,
-        )
-        reference = (
-            policy.reference(settings.model.reference_offload) if self.own.kl_coef > 0 else None
-        )
+        # RL may run without its policy term; this stage has no other
+        own = {"kl_coef": self.own.kl_coef, "kl_in": "loss", "policy_coef": 1.0}
+        objective = settings.objective.replace(**own, entropy_coef=0.0, log_observations=False)
+        reference = None
+        if self.own.kl_coef > 0:
+            reference = policy.reference(settings.model.reference_offload)
         self.updater = Updater(
             policy,
             reference,
