@@ -346,12 +346,6 @@ class RecordTransitions(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
             self._flush()
         return observation, float(reward), terminated, truncated, {**info, "transition": transition}
 
-    def undo(self) -> None:
-        """Takes the last step out of the record (after the environment's state was restored)."""
-        if self.episode is None or not self.episode.transitions:
-            raise ValueError("The record of this episode has no step to take back.")
-        self._observation = self.episode.transitions.pop().observation or ""
-
     def _flush(self) -> None:
         if self.episode is not None and self.episode.transitions:
             write_jsonl(self.path, [self.episode], append=True)

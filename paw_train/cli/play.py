@@ -22,7 +22,6 @@ from paw_gym.internals.validation import naming_authors_line
 from paw_gym.wrappers import RecordTransitions
 
 COMMANDS = {
-    ":undo": "take back an action",
     ":hint": "the reference solver's next action",
     ":again": "start this task again",
     ":next": "start another task (:next ID starts that one)",
@@ -43,7 +42,7 @@ class Game:
         self.console = safe_console(highlight=False)
         self._interactive = sys.stdin.isatty()  # if not, lines are echoed: a log can be read
         self._recorder = RecordTransitions(env, path)
-        self._past: list[tuple[dict[str, Any], str, dict[str, Any]]] = []
+        self._taken = 0
         self.observation, self.reward = "", 0.0
         self.info: dict[str, Any] = {}
         self.terminated = self.truncated = False
@@ -59,7 +58,7 @@ class Game:
         with naming_authors_line("reset"):
             self.observation, self.info = self._recorder.reset(seed=seed, options=options)
         self.reward, self.terminated, self.truncated = 0.0, False, False
-        self._past = []
+        self._taken = 0
 
     def run(self) -> None:
         """Reads lines until one of them is ``:quit``, or there are no more; then closes the record."""
@@ -90,7 +89,7 @@ class Game:
 
     def _leave(self) -> None:
         """Counts the unfinished episode that the recorder is about to write."""
-        if self._past and not self._over:
+        if self._taken and not self._over:
             self.recorded += 1
 
     def _lines(self) -> Iterator[str]:
@@ -116,18 +115,15 @@ class Game:
                 return
             action = actions[int(line) - 1]
             self._note(f"  {action}", "bold cyan")
-        before = (self.env.save_state(), self.observation, self.info)
         with naming_authors_line(f"step({action!r:.80})"):
             answer = self._recorder.step(action)
-        self._past.append(before)
+        self._taken += 1
         self.observation, self.reward, self.terminated, self.truncated, self.info = answer
         self.recorded += self._over
         self._show_moment()
 
     def _command(self, name: str, argument: str = "") -> None:
-        if name == ":undo":
-            self._undo()
-        elif name == ":hint":
+        if name == ":hint":
             self._hint()
         elif name in (":again", ":next"):
             try:
@@ -144,20 +140,6 @@ class Game:
             self.console.print("Anything else is an action; a number picks one from the list.")
         else:
             self._note(f"There is no command {name!r}. {did_you_mean(name, COMMANDS, 1)}")
-
-    def _undo(self) -> None:
-        """Takes back an action, also in the record."""
-        if self._over:
-            self._note("The episode is over and recorded; :again starts the task again.")
-        elif not self._past:
-            self._note("There is no action to take back.")
-        else:
-            state, self.observation, self.info = self._past.pop()
-            self.env.restore_state(state)
-            self._recorder.undo()
-            self.reward = 0.0
-            self._note("Took back an action.")
-            self._show_moment()
 
     def _hint(self) -> None:
         actions = []
@@ -180,7 +162,7 @@ class Game:
         invalid = not self.info["action_is_valid"]
         panel = Panel(
             Text(shown),
-            title=f"step {len(self._past)} of {self.env.max_steps}",
+            title=f"step {self._taken} of {self.env.max_steps}",
             title_align="left",
             subtitle="not accepted" if invalid else None,
             subtitle_align="right",
@@ -204,7 +186,7 @@ class Game:
         if len(actions) > SHOWN_ACTIONS:
             self._note(f"... and {len(actions) - SHOWN_ACTIONS} more; any can be typed.")
         keys = "a number, " if actions else ""
-        self._note(f"{keys}an action, or :undo :hint :help :quit", "dim")
+        self._note(f"{keys}an action, or :hint :again :help :quit", "dim")
 
     def _show_end(self) -> None:
         if self.info["success"]:
@@ -212,7 +194,7 @@ class Game:
         else:
             word, style = ("Out of steps", "yellow") if self.truncated else ("Failed", "red")
         score = self.info["score"]
-        detail = f"{len(self._past)} actions, reward {self.reward:g}, score {score:g}"
+        detail = f"{self._taken} actions, reward {self.reward:g}, score {score:g}"
         title = Text(word, style=f"bold {style}")
         self.console.print(Panel(Text(detail), title=title, border_style=style))
         self._note(":next, :again or :quit", "dim")

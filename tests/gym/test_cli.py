@@ -100,29 +100,20 @@ class TestPlay:
             "There is no action 99: they go from 1 to 4.",
             "You look around.",
             "There is no command ':hnt'. Did you mean ':hint'?",
-            "take back an action",
+            "start this task again",
             "[bold]x[/nope]",
             "step 4 of 20",
             "Recorded 1 episode in e.jsonl",
         ):
             assert text in done.output
 
-    def test_undo_takes_steps_back_in_the_record_too(self, paw: Paw) -> None:
-        done = self.play(paw, "1", "look", "look", ":undo", ":undo", "2", ":undo", "3")
-        (episode,) = self.episodes()
-        assert [t.action for t in episode.transitions] == ["open box 1", "open box 3"]
-        assert [t.step for t in episode.transitions] == [0, 1]
-        assert episode.transitions[1].prompt == episode.transitions[0].next_observation
-        assert done.output.count("Took back an action.") == 3
-
     def test_hints_lead_to_success(self, paw: Paw) -> None:
         first = self.play(paw, ":hint", record="a.jsonl")
         box = first.output.partition("Try: ")[2].splitlines()[0]
-        done = self.play(paw, box, ":hint", "take ball", ":undo", "look", ":hint")
+        done = self.play(paw, box, ":hint", "take ball", "look", ":hint")
         assert "Try: take ball" in done.output
         assert "Success" in done.output
         assert "2 actions, reward 1, score 1" in done.output
-        assert "The episode is over and recorded" in done.output
         assert "The episode is over: :next, :again or :quit." in done.output
         assert self.episodes()[0].success
 

@@ -180,16 +180,7 @@ class TestRecord:
         assert (episode.episode_id, episode.context_mode) == ("mine", "conversation")
         assert episode.success
 
-    def test_no_more_steps_are_taken_back_than_there_are(
-        self, box_env: Any, tmp_path: Path
-    ) -> None:
+    def test_an_episode_begins_with_a_reset(self, box_env: Any, tmp_path: Path) -> None:
         env = RecordTransitions(box_env(), tmp_path / "e.jsonl")
         with pytest.raises(RuntimeError, match="call reset"):
             env.step("look")
-        env.reset(seed=0)
-        env.step("look")
-        env.undo()
-        for action in env.unwrapped.reference_solution():
-            env.step(action)
-        with pytest.raises(ValueError, match="no step to take back"):
-            env.undo()

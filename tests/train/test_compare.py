@@ -36,7 +36,6 @@ from paw_train.reporting.compare.results import RunResult, known_results, read_r
 from paw_train.reporting.compare.runs import (
     Progress,
     Runner,
-    Work,
     differing_setting,
     is_finished,
     relevant,
@@ -123,7 +122,7 @@ def runner(fakes: Fakes, grid: Grid, watcher: type[Progress] = Progress) -> Runn
     return Runner(runs, fakes.folder, 2, fakes, watcher(fakes.folder, quiet=True))
 
 
-def run_all(fakes: Fakes, grid: Grid) -> Work:
+def run_all(fakes: Fakes, grid: Grid) -> Runner:
     """Runs a grid with fake training."""
     return runner(fakes, grid).run()
 
@@ -309,7 +308,7 @@ def test_a_child_that_outlives_its_killed_parent_is_waited_for(fakes: Fakes) -> 
         def say(self, text: str) -> None:
             said.append(text)
 
-        def show(self, work: Work) -> None:
+        def show(self, work: Runner) -> None:
             assert not again._children, "the run must not run twice at once"
             (fakes.folder / "go").touch()
 

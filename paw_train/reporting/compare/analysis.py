@@ -150,13 +150,6 @@ def _summary(arm: str, by_seed: Mapping[int, RunResult]) -> ArmSummary:
     )
 
 
-def _panel(runs: Sequence[RunResult]) -> str | None:
-    """The panel that all runs were evaluated on, task by task; ``None`` if there is no such panel."""
-    panels = {str(run.after.get("panel_hash")) for run in runs}
-    recorded = all(run.successes is not None for run in runs)
-    return panels.pop() if len(panels) == 1 and recorded else None
-
-
 def _types(runs: Sequence[RunResult]) -> dict[str, float]:
     rates: dict[str, list[float]] = {}
     for run in runs:
@@ -175,11 +168,12 @@ def _difference(
         return []
     delta = [other[s].success_rate - base[s].success_rate for s in seeds]
     runs = [by_seed[s] for s in seeds for by_seed in (base, other)]
-    rows = None
-    if _panel(runs) is not None:
-        rows = [
-            np.subtract(other[s].successes or [], base[s].successes or []).tolist() for s in seeds
-        ]
+    one_panel = len({str(run.after.get("panel_hash")) for run in runs}) == 1
+    rows = [
+        np.subtract(other[s].successes or [], base[s].successes or []).tolist()
+        for s in seeds
+        if one_panel and None not in (other[s].successes, base[s].successes)
+    ]
     return [
         Difference(
             arm,
@@ -189,7 +183,7 @@ def _difference(
             _interval(delta, -1.0, 1.0),
             paired_t_p_value(delta) if _vary(delta) else None,
             None,
-            crossed_bootstrap_interval(rows, _BOOTSTRAP_SEED) if rows else None,
+            crossed_bootstrap_interval(rows, _BOOTSTRAP_SEED) if len(rows) == len(seeds) else None,
             tuple(delta),
         )
     ]

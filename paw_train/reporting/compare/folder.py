@@ -21,7 +21,6 @@ from paw_train.reporting.compare.results import (
 from paw_train.reporting.compare.runs import (
     Progress,
     Runner,
-    Work,
     check_settings,
     is_finished,
     train_command,
@@ -81,7 +80,7 @@ class ComparisonFolder:
                 self.say(f"{run.name} is not taken over: its settings there differ from these.")
         return known
 
-    def execute(self, jobs: int, progress: Progress, check: Callable[[Settings], None]) -> Work:
+    def execute(self, jobs: int, progress: Progress, check: Callable[[Settings], None]) -> Runner:
         """Executes the missing runs and writes the results after each.
 
         Args:

@@ -11,10 +11,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from rich.markup import escape
 
@@ -139,19 +139,6 @@ class Failure:
     """the log's last lines"""
 
 
-@dataclass
-class Work:
-    """The progress of a grid."""
-
-    runs: Sequence[PlannedRun]
-    waiting: list[PlannedRun] = field(default_factory=list)
-    running: dict[str, PlannedRun] = field(default_factory=dict)
-    """by name: the runs that this process, or an earlier one, has started"""
-    finished: int = 0
-    failures: list[Failure] = field(default_factory=list)
-    stopping: bool = False
-
-
 _LINE_SECONDS = 60.0
 """seconds between two lines on a terminal; in a log, five times that"""
 
@@ -168,7 +155,7 @@ class Progress:
     def say(self, text: str) -> None:
         self.console.print(f"{time.strftime('%H:%M:%S')} {text}", soft_wrap=True, markup=False)
 
-    def show(self, work: Work) -> None:
+    def show(self, work: Runner) -> None:
         """Prints a line about all runs, if one is due."""
         if self._at_start is None:
             self._at_start = work.finished
@@ -204,7 +191,7 @@ def train_command(run: PlannedRun, recipe: str) -> list[str]:
 
 
 class Runner:
-    """Executes the unfinished runs in a list.
+    """Executes the unfinished runs in a list; its attributes say how far it is.
 
     After a kill at any moment, the same call continues: finished runs are kept, begun ones resume from their
     own checkpoints, and a run whose process outlived the killed parent is waited for.
@@ -223,34 +210,38 @@ class Runner:
             check_settings(folder / run.name, run)
         self.folder, self.jobs, self.command = folder, jobs, command
         self.watcher, self.on_finish = watcher, on_finish
-        waiting = [run for run in runs if not is_finished(folder / run.name)]
-        self.work = Work(runs, waiting, finished=len(runs) - len(waiting))
+        self.runs = runs
+        self.waiting = [run for run in runs if not is_finished(folder / run.name)]
+        self.running: dict[str, PlannedRun] = {}
+        """by name: the runs that this process, or an earlier one, has started"""
+        self.finished = len(runs) - len(self.waiting)
+        self.failures: list[Failure] = []
+        self.stopping = False
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._shared = {run.name: shared_places(run) for run in runs}
         self._asked = 0
 
-    def run(self) -> Work:
+    def run(self) -> Self:
         """Works until every run has finished or failed, or until Ctrl-C or SIGTERM."""
-        work = self.work
         with _signals(self._ask):
-            for run in work.waiting:
+            for run in self.waiting:
                 if is_held(self._lock_path(run)):
                     self._adopt(run)
-            while self._children if work.stopping else work.running or work.waiting:
+            while self._children if self.stopping else self.running or self.waiting:
                 self._reap()
-                while not work.stopping and len(work.running) < self.jobs:
+                while not self.stopping and len(self.running) < self.jobs:
                     if not self._start_next():
                         break
-                self.watcher.show(work)
+                self.watcher.show(self)
                 time.sleep(_POLL_SECONDS)
-        return work
+        return self
 
     # --- starting --------------------------------------------------------------------------------
 
     def _start_next(self) -> bool:
         """Starts the first waiting run that may start; returns False if there is none."""
-        for run in self.work.waiting:
-            if run.name in self.work.running or self._waits_for_warm_start(run):
+        for run in self.waiting:
+            if run.name in self.running or self._waits_for_warm_start(run):
                 continue
             lock = ProcessLock(self._lock_path(run))
             try:
@@ -266,7 +257,7 @@ class Runner:
     def _waits_for_warm_start(self, run: PlannedRun) -> bool:
         """True while another run is making the warm start, or its evaluation, that this one will share."""
         missing = {place for place in self._shared[run.name] if not is_made(place)}
-        return any(missing.intersection(self._shared[name]) for name in self.work.running)
+        return any(missing.intersection(self._shared[name]) for name in self.running)
 
     def _start(self, run: PlannedRun, lock: ProcessLock) -> None:
         log = self._log_path(run)
@@ -285,50 +276,39 @@ class Runner:
             )
         begun = (self.folder / run.name / "config.json").exists()
         self.watcher.say(f"{run.name}: {'goes on' if begun else 'starts'}")
-        self.work.running[run.name] = run
+        self.running[run.name] = run
 
     def _adopt(self, run: PlannedRun) -> None:
         self.watcher.say(f"{run.name}: another process is running it already; waiting for that one")
-        self.work.running[run.name] = run
+        self.running[run.name] = run
 
     # --- ending ----------------------------------------------------------------------------------
 
     def _reap(self) -> None:
-        for name, run in list(self.work.running.items()):
+        for name, run in list(self.running.items()):
             child = self._children.get(name)
-            if child is None:
-                if not is_held(self._lock_path(run)):
-                    del self.work.running[name]
-                    if is_finished(self.folder / name):
-                        self._finished(run)
-            elif child.poll() is not None:
-                del self._children[name]
-                self._ended(run, child.returncode)
-
-    def _ended(self, run: PlannedRun, code: int) -> None:
-        del self.work.running[run.name]
-        if is_finished(self.folder / run.name):
-            self._finished(run)
-        elif self.work.stopping:
-            self.watcher.say(f"{run.name}: stopped; it goes on from its checkpoint next time")
-        else:
-            self.work.waiting.remove(run)
-            log = self._log_path(run)
-            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-            failure = Failure(run.name, code, log, "\n".join(lines[-_LOG_TAIL:]))
-            self.work.failures.append(failure)
-            self.watcher.say(f"{run.name}: failed ({_meaning(code)}); the others go on")
-
-    def _finished(self, run: PlannedRun) -> None:
-        self.work.waiting.remove(run)
-        self.work.finished += 1
-        self.on_finish(run)
-        self.watcher.say(f"{run.name}: finished")
+            if is_held(self._lock_path(run)) if child is None else child.poll() is None:
+                continue
+            del self.running[name]
+            self._children.pop(name, None)
+            if is_finished(self.folder / name):
+                self.waiting.remove(run)
+                self.finished += 1
+                self.on_finish(run)
+                self.watcher.say(f"{name}: finished")
+            elif child is not None and self.stopping:
+                self.watcher.say(f"{name}: stopped; it goes on from its checkpoint next time")
+            elif child is not None:
+                self.waiting.remove(run)
+                log, code = self._log_path(run), child.returncode
+                lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+                self.failures.append(Failure(name, code, log, "\n".join(lines[-_LOG_TAIL:])))
+                self.watcher.say(f"{name}: failed ({_meaning(code)}); the others go on")
 
     def _ask(self, *_: object) -> None:
         """Ctrl-C: first stop after the current update, then at once, then kill."""
         self._asked += 1
-        self.work.stopping = True
+        self.stopping = True
         number = signal.SIGTERM if self._asked < 3 else signal.SIGKILL
         for child in self._children.values():
             if child.poll() is None:
