@@ -195,19 +195,14 @@ def table(
         ),
     ],
     md: Annotated[bool, typer.Option("--md", help="As Markdown.")] = False,
-    as_csv: Annotated[
-        bool, typer.Option("--csv", help="As comma-separated values, rates from 0 to 1.")
-    ] = False,
 ) -> None:
     """Show results side by side: tasks, success rate and its 95 % interval, score, cost."""
     from paw_gym.internals.printable import safe_console
     from paw_train.evaluation import comparison
 
-    if md and as_csv:
-        raise ValueError("--md and --csv are two forms of the table: give one of them.")
     found = comparison.collect(runs)
-    if md or as_csv:
-        typer.echo(comparison.as_csv(found) if as_csv else comparison.as_markdown(found), nl=False)
+    if md:
+        typer.echo(comparison.as_markdown(found), nl=False)
     else:
         safe_console().print(comparison.as_rich(found))
 

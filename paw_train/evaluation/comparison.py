@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,8 +25,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 Result = Mapping[str, Any]
-COLUMNS = ("model", "agent", "panel", "n", "success", "low", "high", "score", "cost")
-"""of results side by side"""
+_NAMES = ("model", "agent", "panel")
+"""columns of results side by side that are no numbers"""
 _OF_RUNS = {"eval_before.json": "before training", "eval_after.json": "after training"}
 """results that training writes into a run, and what stands for their agent"""
 _SHOWN = ("n", "success_rate", "ci95", "agent")
@@ -242,30 +240,9 @@ def _named(path: Path, data: dict[str, Any]) -> dict[str, Any]:
     return data
 
 
-def _table_row(result: Result) -> dict[str, Any]:
-    """By ``COLUMNS``; rates are shares, ``None`` stands for what is not known."""
-    low, high = result["ci95"] or (None, None)
-    partial = "" if result.get("complete", True) else f" (partial, of {result['tasks']})"
-    names = (result.get("model") or "-", result["agent"], result["panel"] + partial)
-    values = (
-        *map(one_line, names), result["n"], result["success_rate"], low, high,
-        (result.get("score") or {}).get("mean"), result.get("cost"),
-    )  # fmt: skip
-    return dict(zip(COLUMNS, values, strict=True))
-
-
-def as_csv(results: Sequence[Result]) -> str:
-    """Comma-separated values with a head; numbers in full."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(map(_table_row, results))
-    return text.getvalue()
-
-
 def as_markdown(results: Sequence[Result]) -> str:
     head, body = _cells(results)
-    rule = ["---" if name in COLUMNS[:3] else "---:" for name in head]
+    rule = ["---" if name in _NAMES else "---:" for name in head]
     lines = [head, rule, *([*map(markdown_text, line[:3]), *line[3:]] for line in body)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
@@ -277,7 +254,7 @@ def as_rich(results: Sequence[Result]) -> Table:
     head, body = _cells(results)
     table = Table()
     for name in head:
-        table.add_column(name, justify="left" if name in COLUMNS[:3] else "right", overflow="fold")
+        table.add_column(name, justify="left" if name in _NAMES else "right", overflow="fold")
     for line in body:
         table.add_row(*map(Text, line))
     return table
@@ -285,16 +262,21 @@ def as_rich(results: Sequence[Result]) -> Table:
 
 def _cells(results: Sequence[Result]) -> tuple[list[str], list[list[str]]]:
     """(head, rows) as texts; score and cost only if some result has one to tell."""
-    found = [_table_row(result) for result in results]
-    scored = any(r["score"] is not None and r["score"] != r["success"] for r in found)
-    priced = any(r["cost"] is not None for r in found)
-    head = ["model", "agent", "panel", "n", "success", "95 % interval"]
+    scores = [(result.get("score") or {}).get("mean") for result in results]
+    rates = [result["success_rate"] for result in results]
+    scored = any(s is not None and s != rate for s, rate in zip(scores, rates, strict=True))
+    priced = any(result.get("cost") is not None for result in results)
+    head = [*_NAMES, "n", "success", "95 % interval"]
     head += ["score"] * scored + [f"cost ({CURRENCY})"] * priced
     body = []
-    for r in found:
-        rate = "-" if r["success"] is None else f"{100 * r['success']:.1f} %"
-        interval = "-" if r["low"] is None else f"{100 * r['low']:.1f} to {100 * r['high']:.1f}"
-        line = [r["model"], r["agent"], r["panel"], str(r["n"]), rate, interval]
-        line += ["-" if r["score"] is None else f"{r['score']:.3f}"] * scored
-        body.append(line + ["-" if r["cost"] is None else f"{r['cost']:.4g}"] * priced)
+    for result, rate, score in zip(results, rates, scores, strict=True):
+        ends = result["ci95"]
+        partial = "" if result.get("complete", True) else f" (partial, of {result['tasks']})"
+        names = (result.get("model") or "-", result["agent"], result["panel"] + partial)
+        line = [*map(one_line, names), str(result["n"])]
+        line.append("-" if rate is None else f"{100 * rate:.1f} %")
+        line.append(f"{100 * ends[0]:.1f} to {100 * ends[1]:.1f}" if ends else "-")
+        line += ["-" if score is None else f"{score:.3f}"] * scored
+        cost = result.get("cost")
+        body.append(line + ["-" if cost is None else f"{cost:.4g}"] * priced)
     return head, body

@@ -100,16 +100,11 @@ def changes(earlier: str, text: str) -> list[list[str]]:
 
 def blocks(response: str) -> list[list[str]]:
     """A raw answer as ``["text", ...]`` and ``[tag, ...]`` parts; together they are the whole answer."""
-    parts: list[list[str]] = []
-    position = 0
-    for match in _BLOCK.finditer(response):
-        if match.start() > position:
-            parts.append(["text", response[position : match.start()]])
-        parts.append([match.group(1), match.group(2)])
-        position = match.end()
-    if position < len(response):
-        parts.append(["text", response[position:]])
-    return parts
+    text, *rest = _BLOCK.split(response)  # then tag, content, text and so on
+    parts = [["text", text]]
+    for tag, content, text in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
+        parts += [[tag, content], ["text", text]]
+    return [part for part in parts if part != ["text", ""]]
 
 
 def special_tokens(text: str) -> list[str]:

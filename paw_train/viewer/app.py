@@ -14,11 +14,12 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 import paw_gym
+from env_servers.application import as_problem
 from env_servers.gate import App, Gate
 from env_servers.problems import MEDIA_TYPE, ProblemError
 from paw_gym.internals.files import json_text
 from paw_train.viewer.lists import Page
-from paw_train.viewer.store import RunStore, UnknownNameError
+from paw_train.viewer.store import RunStore
 
 HEADERS = {
     "Content-Security-Policy": (
@@ -136,17 +137,12 @@ def _add_data(app: FastAPI, store: RunStore) -> None:
 
 def _add_problems(app: FastAPI) -> None:
     async def problem(_: Request, error: Exception) -> Response:
-        status, detail = 404, str(error.args[0] if error.args else error)
-        if isinstance(error, HTTPException):
-            status, detail = error.status_code, str(error.detail)
-        elif isinstance(error, RequestValidationError):
-            status, detail = 422, "The request is not of the form that is expected here."
-        elif isinstance(error, ValueError | OSError):
-            status, detail = 409, f"The run's files changed while they were read: {detail}"
-        body = ProblemError(status, detail).content()
-        return Response(body, status, headers=HEADERS, media_type=MEDIA_TYPE)
+        if isinstance(error, ValueError | OSError):
+            error = ProblemError(409, f"The run's files changed while they were read: {error}")
+        found = as_problem(error)
+        return Response(found.content(), found.status, headers=HEADERS, media_type=MEDIA_TYPE)
 
-    for kind in (UnknownNameError, HTTPException, RequestValidationError, ValueError, OSError):
+    for kind in (ProblemError, HTTPException, RequestValidationError, ValueError, OSError):
         app.exception_handler(kind)(problem)
 
 

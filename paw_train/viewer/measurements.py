@@ -184,25 +184,29 @@ def evaluation_of(result: Mapping[str, Any]) -> Record:
 
     ``measured`` are numbers and texts that have no place of their own, ``details`` are objects.
     """
-    overall = _rate(result)
-    tokens = _numbers(result.get("tokens"), "prompt", "completion")
+    overall, score = _rate(result), _of(result.get("score"), dict)
+    mean, runs = number(score.get("mean")), _of(result.get("runs"), list)
+    if overall and mean is not None and abs(mean - overall["success_rate"]) < 1e-9:
+        mean = None
+    names = {"agent": "agent", "model": "model", "panel": "panel", "env": "env_id"}
     return {
-        "agent": _of(result.get("agent"), str),
-        "model": _of(result.get("model"), str),
-        "panel": _of(result.get("panel"), str),
-        "env": _of(result.get("env_id"), str),
+        **{name: _of(result.get(key), str) for name, key in names.items()},
         "overall": overall,
-        "score": _score(result.get("score"), overall),
+        "score": None if mean is None else {"mean": mean, "ci95": score.get("ci95")},
         "types": _rates(result.get("by_type")),
         "averages": _rates(result.get("averages")),
-        "pass_at_k": _means(result.get("pass_at_k")),
+        "pass_at_k": {
+            k: number(part.get("mean"))
+            for k, part in _of(result.get("pass_at_k"), dict).items()
+            if isinstance(part, dict)
+        },
         "runs": [
-            _numbers(run, "seed", "success_rate")
-            for run in _of(result.get("runs"), list)
+            {name: number(run.get(name)) for name in ("seed", "success_rate")}
+            for run in runs
             if isinstance(run, dict)
         ],
         "cost": None if (cost := number(result.get("cost"))) is None else money(cost),
-        "tokens": tokens if any(tokens.values()) else None,
+        "tokens": _of(result.get("tokens"), dict) or None,
         "measured": {
             key: value
             for key, value in result.items()
@@ -233,24 +237,6 @@ def _rate(value: Any) -> Record | None:
 def _rates(value: Any) -> list[Record]:
     found = {name: _rate(data) for name, data in _of(value, dict).items()}
     return [{"name": name, **rate} for name, rate in found.items() if rate]
-
-
-def _score(value: Any, overall: Mapping[str, Any] | None) -> Record | None:
-    mean = number(_of(value, dict).get("mean"))
-    if mean is None or (overall and abs(mean - overall["success_rate"]) < 1e-9):
-        return None
-    ends = _of(value.get("ci95"), list)
-    usable = len(ends) == 2 and None not in map(number, ends)
-    return {"mean": mean, "ci95": ends if usable else None}
-
-
-def _means(value: Any) -> Record:
-    found = {k: number(_of(part, dict).get("mean")) for k, part in _of(value, dict).items()}
-    return {k: mean for k, mean in found.items() if mean is not None}
-
-
-def _numbers(value: Any, *names: str) -> Record:
-    return {name: number(_of(value, dict).get(name)) for name in names}
 
 
 def _plain(value: Any) -> bool:

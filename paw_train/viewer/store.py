@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from env_servers.problems import ProblemError
 from paw_gym.transition import Episode, Transition
 from paw_train.reporting.pages import blocks, changes
 from paw_train.viewer.folders import find_runs, is_run, read_line
@@ -28,10 +29,6 @@ _BESIDE = 16
 """episodes of a group that are shown side by side"""
 _OF_TURNS = {"calls", "finish_reason", "problem", "reasoning", "thought"}
 """an agent's notes on one turn"""
-
-
-class UnknownNameError(LookupError):
-    """There is no run, or no episode, with this name."""
 
 
 class Run:
@@ -98,7 +95,7 @@ class RunStore:
 
     def run(self, name: str) -> Run:
         if name not in self._runs:
-            raise UnknownNameError(f"There is no run {name!r} here.")
+            raise ProblemError(404, f"There is no run {name!r} here.")
         return self._runs[name]
 
     def watched(self, name: str) -> Run:
@@ -151,7 +148,7 @@ class RunStore:
         index = self.watched(name).index
         known = index.find(key)
         if known is None:
-            raise UnknownNameError(f"There is no episode {key!r} in this run.")
+            raise ProblemError(404, f"There is no episode {key!r} in this run.")
         return index, known
 
     def episode(self, name: str, key: str) -> dict[str, Any]:

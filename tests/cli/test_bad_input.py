@@ -258,7 +258,6 @@ COMMANDS = {
     "table nowhere": "nowhere",
     "table damaged": "damaged/result.json",
     "table foreign": "There is no result",
-    "table damaged --md --csv": "give one of them",
     "compare-results foreign foreign": "lacks env_id, n, panel, panel_hash, runs",
     "report nowhere": "There is no run folder 'nowhere'",
     "report emptyfolder": "expected at least one of config.json",

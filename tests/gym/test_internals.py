@@ -379,14 +379,14 @@ RESULT: dict[str, Any] = {
 def test_tables_of_a_result_with_such_names_are_plain_texts(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from paw_train.evaluation.comparison import as_csv, as_markdown
+    from paw_train.evaluation.comparison import as_markdown
     from paw_train.evaluation.terminal import Display
 
     display = Display()
     display.say(f"evaluating m[bold]{ESCAPES}")
     display.result(RESULT)
     shown, markdown = capsys.readouterr().out, as_markdown([RESULT])
-    for text in (shown, markdown, as_csv([RESULT])):
+    for text in (shown, markdown):
         assert obeyed(text) == set()
     for name in ("p[red]", "m[bold]", "t[blink]", "boom"):
         assert name in shown

@@ -24,7 +24,7 @@ from paw_train.algorithms import grpo
 from paw_train.algorithms.experience import prepare
 from paw_train.algorithms.paw import adaptive_weight
 from paw_train.algorithms.pool import collect
-from paw_train.evaluation.comparison import as_csv
+from paw_train.evaluation.comparison import as_markdown
 from paw_train.evaluation.comparison import collect as collect_results
 from paw_train.evaluation.program import settings_of
 from paw_train.evaluation.result_folder import evaluate_to_folder
@@ -179,7 +179,8 @@ def test_a_joined_result_of_a_run_is_a_row_of_the_table(tmp_path: Path) -> None:
     write_json(run / "eval_after.json", joined(parts))
     (row,) = collect_results([run / "eval_after.json"])
     assert [row] == collect_results([run])
-    assert "mine,after training,a/test/4 + b/test/4,8,0.5," in as_csv([row])
+    line = "| mine | after training | a/test/4 + b/test/4 | 8 | 50.0 % |"
+    assert line in as_markdown([row])
 
 
 def _train(out: Path, env: Any, *more: str) -> Path:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -113,17 +111,8 @@ def test_a_models_settings_are_not_of_the_baseline_beside_it(server: Two, paw: P
 def test_the_table_has_numbers_and_intervals(evaluate: Paw, paw: Paw) -> None:
     prices = ["endpoint.input_price=1", "endpoint.output_price=1"]
     evaluate("openai:a", "openai:b", "--panel", "test/both", "--out", "all", *prices)
-    code, output, _ = paw("table", "all", "--csv")
-    assert code == 0
-    first, second = csv.DictReader(io.StringIO(output))
-    assert (first["model"], first["agent"], first["panel"], first["n"]) == (
-        "openai:a", "plain", "test/both", "2"
-    )  # fmt: skip
-    assert float(first["success"]) == 1.0
-    assert (float(first["low"]), float(first["high"])) == pytest.approx((0.342, 1.0), abs=1e-3)
-    assert float(second["cost"]) > 0
-    _, output, _ = paw("table", "all", "--md")
-    assert output.splitlines()[0] == (
+    code, output, _ = paw("table", "all", "--md")
+    assert code == 0 and output.splitlines()[0] == (
         "| model | agent | panel | n | success | 95 % interval | cost ($) |"
     )
     assert "| openai:a | plain | test/both | 2 | 100.0 % | 34.2 to 100.0 |" in output

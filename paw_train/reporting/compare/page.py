@@ -28,21 +28,10 @@ EXPLANATION = (
     "adjusted for the number of differences (Holm). Seeds and tasks: bootstrap over both, for what holds "
     "on other tasks too."
 )
-
-
 COLUMNS = (
-    "arm",
-    "seeds",
-    "before",
-    "after",
-    "95 %",
-    "difference",
-    "95 %",
-    "p (Holm)",
-    "seeds and tasks",
+    *("arm", "seeds", "before", "after", "95 %"),
+    *("difference", "95 %", "p (Holm)", "seeds and tasks"),
 )
-
-
 SECONDARY_COLUMNS = ("arm", "mean", "95 %", "difference", "95 %", "p")
 SECONDARY_EXPLANATION = (
     "Means over seeds with t intervals, differences paired by seed; p is not adjusted. The success "
