@@ -30,10 +30,6 @@ _ATTEMPTS = 50
 """episodes that are tried until the bot solves one"""
 
 
-class _EndlessPlanError(Exception):
-    """The bot adds subgoals without end, which it does in some states."""
-
-
 @lru_cache(maxsize=1)
 def levels() -> dict[str, str]:
     """By name (``GoToLocal``), the id in Gymnasium of each level that has an expert."""
@@ -114,14 +110,15 @@ class Bot:
         self.followed: list[str] = []
         self.over = self.won = False
         bot: Any = BabyAIBot(self.engine)
-        self._bot, self._search = bot, bot._breadth_first_search
-        self._bot._breadth_first_search = self._limited_search
-        self._suggested = self._replan(None)
+        search = bot._breadth_first_search
 
-    def _limited_search(self, *args: Any, **kwargs: Any) -> Any:
-        if self._bot.bfs_counter >= _SEARCHES:
-            raise _EndlessPlanError
-        return self._search(*args, **kwargs)
+        def limited(*args: Any, **kwargs: Any) -> Any:
+            if bot.bfs_counter >= _SEARCHES:
+                raise AssertionError("it adds subgoals without end")
+            return search(*args, **kwargs)
+
+        self._bot, bot._breadth_first_search = bot, limited
+        self._suggested = self._replan(None)
 
     def _replan(self, taken: int | None) -> int | None:
         from minigrid.utils.baby_ai_bot import DisappearedBoxError
@@ -129,8 +126,8 @@ class Bot:
         self._bot.bfs_counter = 0
         try:
             return int(self._bot.replan(taken))
-        except (AssertionError, DisappearedBoxError, _EndlessPlanError):
-            return None  # the first two are the bot's own ways of giving a mission up
+        except (AssertionError, DisappearedBoxError):
+            return None  # the bot's own ways of giving a mission up
 
     def follow(self, action: str) -> None:
         """Takes an action in the bot's own episode, and lets it plan again."""

@@ -52,14 +52,8 @@ def _started(jar: Path, process: int, *options: str) -> Any:
     parameters = GatewayParameters(auto_field=True, port=port)
     gateway = JavaGateway(gateway_parameters=parameters, java_process=machine)
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=partial(_leave, gateway._gateway_client))
+        # freeing py4j's objects sends a message to the machine: from a fork it would delete what the
+        # first process still uses, over a connection from which both would then read
+        client = gateway._gateway_client
+        os.register_at_fork(after_in_child=partial(setattr, client, "is_connected", False))
     return gateway
-
-
-def _leave(client: Any) -> None:
-    """In a forked process: what it inherited of a machine is not its own.
-
-    Freeing py4j's objects sends a message to the machine. From a fork it would delete what the first
-    process still uses, over a connection from which both would then read.
-    """
-    client.is_connected = False

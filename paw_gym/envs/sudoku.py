@@ -106,15 +106,9 @@ def canonical(grid: Grid) -> str:
     return min(texts)
 
 
-def _require_size(size: int) -> None:
-    if isinstance(size, float) or size not in list(BOXES):  # 4.0 would be found
-        raise ValueError(f"size is 4 or 9, got {size!r}.")
-
-
 @shared_sets(maxsize=16)
 def sudoku_tasks(split: str, size: int, givens: int, num_tasks: int | None) -> TaskSet:
     """The puzzles of a split; ``data`` of a task is its grid."""
-    _require_size(size)
     require_in(f"givens of a puzzle of size {size}", givens, GIVENS[size])
     family = f"sudoku{GENERATOR}/{size}x{size}/{givens}"
     instruction = (
@@ -178,7 +172,8 @@ class SudokuEnv(TextEnv):
         num_tasks: int | None = None,
         render_mode: str | None = None,
     ) -> None:
-        _require_size(size)
+        if isinstance(size, float) or size not in list(BOXES):  # 4.0 would be found
+            raise ValueError(f"size is 4 or 9, got {size!r}.")
         given = {4: 6, 9: 36}[size] if givens is None else givens
         tasks = sudoku_tasks(split, size, given, num_tasks)
         super().__init__(tasks, 2 * size**2 if max_steps is None else max_steps, render_mode)

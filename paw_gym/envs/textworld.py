@@ -178,8 +178,7 @@ class TextWorldEnv(ReplayedEnv):
         num_tasks: int | None = None,
         render_mode: str | None = None,
     ) -> None:
-        if instructions not in ("goal", "steps"):
-            raise ValueError(f"instructions is 'goal' or 'steps', got {instructions!r}.")
+        require_choice("instructions", instructions, ("goal", "steps"))
         chosen = tuple(sorted(checked_settings(game, settings or {}).items()))
         tasks = textworld_tasks(game, split, chosen, instructions == "goal", num_tasks)
         super().__init__(tasks, max_steps, render_mode)

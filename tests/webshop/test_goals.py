@@ -76,7 +76,7 @@ def test_synthetic_goals_name_every_choice_of_options(make_product: Any) -> None
     product = make_product()
     goals = [synthetic_goal(product, n, 9.99, 0) for n in range(count_combinations(product))]
     expected = [(color, size) for color in ("red", "green") for size in ("small", "large")]
-    assert [goal.option_values for goal in goals] == expected
+    assert [tuple(value for _, value in goal.options) for goal in goals] == expected
     assert goals[1].instruction.startswith(
         "I want mugs that are dishwasher safe with color: red, and size: large, and price lower than "
     )

@@ -116,17 +116,22 @@ class SweepExpert:
         """The next command, one of ``admissible``, after the observation of the last one."""
         self._read(observation)
         options = frozenset(admissible)
-        held = self._held(options)
+        examined = {option[8:] for option in options if option.startswith("examine ")}
+        # of all things, only that in hand can be examined
+        held = next(iter(examined.difference(self._receptacles)), None)
         if held is None:
             choice = self._search(options)
-        elif type_of(held) != self.goal.object_type:
-            choice = self._put(held, self._accepting(held), options)
+        elif (kind := type_of(held)) != self.goal.object_type:
+            places = [p for p in self._by_promise(kind) if likelihood(kind, type_of(p)) > 0]
+            choice = self._put(held, places, options)
         elif self.goal.lamp_type is not None:
             choice = self._light(options)
         elif self.goal.state is not None and not self._treated:
             choice = self._treat(held, options)
         else:
-            choice = self._put(held, self._targets(), options)
+            targets = self._of_types({self.goal.receptacle_type or ""})
+            targets.sort(key=lambda place: place != self._begun)
+            choice = self._put(held, targets, options)
         return choice or "look"
 
     def _read(self, observation: str) -> None:
@@ -220,23 +225,8 @@ class SweepExpert:
             self._receptacles, key=lambda place: (-likelihood(kind, type_of(place)), type_of(place))
         )
 
-    def _held(self, options: Collection[str]) -> str | None:
-        """The thing in hand: of all things, only that one can be examined."""
-        examined = {option[8:] for option in options if option.startswith("examine ")}
-        return next(iter(examined.difference(self._receptacles)), None)
-
-    def _targets(self) -> list[str]:
-        """Receptacles of the target type, the one to put the thing into first."""
-        targets = self._of_types({self.goal.receptacle_type or ""})
-        return sorted(targets, key=lambda place: place != self._begun)
-
     def _of_types(self, types: Collection[str]) -> list[str]:
         return [place for place in self._receptacles if type_of(place) in types]
-
-    def _accepting(self, held: str) -> list[str]:
-        """Places for a thing that is in the way, the likeliest first."""
-        kind = type_of(held)
-        return [p for p in self._by_promise(kind) if likelihood(kind, type_of(p)) > 0]
 
 
 @cache

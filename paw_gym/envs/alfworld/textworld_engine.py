@@ -32,7 +32,14 @@ class TextWorldEngine:
     def __init__(self, data: Mapping[str, Any]) -> None:
         # TextWorld runs what stands in a grammar's braces as Python
         recognise_grammar(data["grammar"])
-        self._env = _original_environment()
+        for package in ("textworld", "fast_downward", "alfworld"):
+            need(package, "alfworld", 'engine="textworld"')
+        import textworld
+        from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
+        from textworld.envs.pddl.pddl import PddlEnv
+
+        infos = textworld.EnvInfos(won=True, admissible_commands=True)
+        self._env: Any = AlfredDemangler(PddlEnv(infos))
         try:
             _with_own_arguments(lambda: self._env.load(dict(data)))
         except KeyError as error:
@@ -82,17 +89,6 @@ def _with_own_arguments(call: Callable[[], T]) -> T:
         return call()
     finally:
         sys.argv = argv
-
-
-def _original_environment() -> Any:
-    for package in ("textworld", "fast_downward", "alfworld"):
-        need(package, "alfworld", 'engine="textworld"')
-    import textworld
-    from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
-    from textworld.envs.pddl.pddl import PddlEnv
-
-    infos = textworld.EnvInfos(won=True, admissible_commands=True)
-    return AlfredDemangler(PddlEnv(infos))
 
 
 # --- ours against it ---------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from typing import Any
 
 from paw_gym.core import Task, TaskSet
 from paw_gym.envs.search_qa.questions import Question
-from paw_gym.generated import shared_sets
+from paw_gym.generated import require_in, shared_sets
 from paw_gym.internals.naming import require_choice
 from paw_gym.retrieval.base import Passage
 from paw_gym.retrieval.corpus import Corpus
@@ -49,13 +49,6 @@ class Relation:
 
 
 RELATIONS = {name: Relation(**relation) for name, relation in _WORDS["relations"].items()}
-
-
-def value_of(relation: str, rng: random.Random) -> str:
-    """A plain value for a relation: a word from its list, or a year."""
-    if relation in _WORDS["values"]:
-        return str(rng.choice(_WORDS["values"][relation]))
-    return str(rng.randint(1700, 1990))
 
 
 def _syllables(rng: random.Random, count: int, number: int) -> list[str]:
@@ -161,8 +154,7 @@ class World:
 
     def __init__(self, seed: int = 0, difficulty: str = "medium", num_passages: int = 1200) -> None:
         require_choice("difficulty", difficulty, DIFFICULTIES)
-        if not 200 <= num_passages <= 100_000:
-            raise ValueError(f"num_passages is 200 to 100000, got {num_passages}.")
+        require_in("num_passages", num_passages, range(200, 100_001))
         self.key = f"synthetic-1/{seed}/{difficulty}/{num_passages}"
         self.difficulty = DIFFICULTIES[difficulty]
         count = round(num_passages * (1 - self.difficulty.distractors))
@@ -249,7 +241,8 @@ def _link(rng: random.Random, entities: Sequence[Entity]) -> None:
             if relation.of != entity.kind:
                 continue
             if relation.to == "value":
-                entity.facts[name] = value_of(name, rng)
+                words = _WORDS["values"].get(name)
+                entity.facts[name] = str(rng.choice(words) if words else rng.randint(1700, 1990))
                 continue
             stays = rng.random() < 0.8
             split = entity.split if stays else rng.choices(list(SPLITS), list(SPLITS.values()))[0]

@@ -79,10 +79,8 @@ def from_record(record: Mapping[str, Any]) -> Message:
         )
     message: Message = {"role": record["role"], "content": record.get("content")}
     if record.get("tool_calls"):
-        message["calls"] = [
-            {"id": c["id"], "name": c["name"], "arguments": c["arguments"]}
-            for c in record["tool_calls"]
-        ]
+        kept = ("id", "name", "arguments")
+        message["calls"] = [{key: call[key] for key in kept} for call in record["tool_calls"]]
     return message
 
 

@@ -211,7 +211,9 @@ class Tau2Env(TextEnv):
         ended_by: str | None = None,
         action_is_valid: bool = True,
     ) -> Outcome:
-        verdict = self._verdict(ended_by)
+        verdict = Verdict(0.0, {}, {})
+        if ended_by in talk.ENDINGS.values():
+            verdict = evaluate(self.domain, package_task(self.task.data), self.state["messages"])
         return Outcome(
             encodable(observation),  # a tool repeats what an agent wrote
             reward=verdict.reward,
@@ -237,11 +239,6 @@ class Tau2Env(TextEnv):
                 "checks": dict(verdict.checks),
             },
         )
-
-    def _verdict(self, ended_by: str | None) -> Verdict:
-        if ended_by not in talk.ENDINGS.values():
-            return Verdict(0.0, {}, {})
-        return evaluate(self.domain, package_task(self.task.data), self.state["messages"])
 
     def is_admissible(self, action: str) -> bool:
         """True if it is a well-formed call of a tool that exists, or words for the user."""

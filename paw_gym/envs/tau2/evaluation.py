@@ -7,6 +7,7 @@ The package's own evaluators score what a task's reward depends on, and the scor
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -57,9 +58,6 @@ def evaluate(domain: Domain, task: Any, messages: Sequence[talk.Message]) -> Ver
         for kind, value in (info.reward_breakdown or {}).items()
         if kind.value in basis
     }
-    reward = 1.0
-    for value in parts.values():
-        reward *= value
     env, action, communicate = found
     checks = {
         "db": None if env.db_check is None else bool(env.db_check.db_match),
@@ -67,7 +65,7 @@ def evaluate(domain: Domain, task: Any, messages: Sequence[talk.Message]) -> Ver
         "actions": [bool(check.action_match) for check in action.action_checks or []],
         "communicate": [bool(check.met) for check in communicate.communicate_checks or []],
     }
-    return Verdict(reward, parts, checks)
+    return Verdict(math.prod(parts.values(), start=1.0), parts, checks)
 
 
 def _world(domain: Domain) -> Any:
@@ -139,20 +137,17 @@ def plan(
     """
     imagined, actions = list(messages), []
 
-    def add_call(role: str, name: str, arguments: Mapping[str, Any]) -> str:
+    def use(name: str, arguments: Mapping[str, Any], role: str = "user") -> str:
         imagined.append(talk.call_message(role, name, arguments, len(imagined)))
         imagined.append(talk.tool_message(imagined[-1]["calls"][0]["id"], "", False, role))
         return ""
-
-    def use(name: str, arguments: Mapping[str, Any]) -> str:
-        return add_call("user", name, arguments)
 
     user, said = ScriptedUser(), ""
     while talk.ending(said) is None:
         actions.append(next_action(record, imagined, begun_with))
         if actions[-1].startswith("{"):
             call = json.loads(actions[-1])
-            add_call("assistant", call["name"], call["arguments"])
+            use(call["name"], call["arguments"], "assistant")
             continue
         imagined.append({"role": "assistant", "content": actions[-1]})
         said = user.reply(Situation(record, imagined, user_tools, use, 0))

@@ -126,11 +126,8 @@ def _was_transferred(messages: Sequence[Message]) -> bool:
 def _named_tools(situation: Situation) -> list[tuple[str, dict[str, Any]]]:
     """The phone's tools that the agent's latest message names, with the arguments that follow."""
     text = str(situation.messages[-1].get("content") or "")
-    found = []
-    for match in re.finditer(r"[a-z_]+", text):
-        if match.group() in situation.tools:
-            found.append((match.group(), _object_at(text, match.end())))
-    return found
+    words = [match for match in re.finditer(r"[a-z_]+", text) if match[0] in situation.tools]
+    return [(word[0], _object_at(text, word.end())) for word in words]
 
 
 def _object_at(text: str, start: int) -> dict[str, Any]:
@@ -224,7 +221,10 @@ class EndpointUser:
                     raise UserError("The model that plays the user answered without any words.")
                 return text
             for call in calls:
-                situation.use(*_call(call))
+                arguments = tool_arguments(call["arguments"] or "{}")
+                if not isinstance(arguments, dict):
+                    raise UserError("The model that plays the user called a tool without names.")
+                situation.use(tool_name(call["name"]), arguments)
         raise UserError(f"The user turned to its phone {MAX_ROUNDS} times without a word.")
 
     def _ask(self, situation: Situation) -> dict[str, Any]:
@@ -295,10 +295,3 @@ def _turned(message: Message) -> dict[str, Any]:
             for call in message["calls"]
         ]
     return turned
-
-
-def _call(call: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    arguments = tool_arguments(call["arguments"] or "{}")
-    if not isinstance(arguments, dict):
-        raise UserError("The model that plays the user made a tool call without named arguments.")
-    return tool_name(call["name"]), arguments

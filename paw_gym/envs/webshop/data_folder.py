@@ -21,6 +21,7 @@ from paw_gym.envs.webshop.catalogue import (
     text,
     texts,
 )
+from paw_gym.generated import require_count
 from paw_gym.internals.files import DAMAGED, cache_dir, file_version, open_text, private_folder
 
 NO_ATTRIBUTES = ("DUMMY_ATTR",)
@@ -132,8 +133,7 @@ class DataFolder:
     """
 
     def __init__(self, path: Path, num_products: int | None = None) -> None:
-        if num_products is not None and num_products < 1:
-            raise ValueError(f"num_products must be at least 1, got {num_products}.")
+        require_count("num_products", num_products)
         if not path.is_dir():
             raise FileNotFoundError(
                 f"data_dir: there is no folder {str(path)!r}. `paw data download webshop` "

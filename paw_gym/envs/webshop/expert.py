@@ -34,7 +34,7 @@ def solve(shop: Shop, goal: Goal) -> list[str]:
         if number in hits[: RESULTS if len(hits) > 1 else 1]:
             pages = hits.index(number) // PAGE_SIZE
             found = [f"search[{words}]", *["click[next >]"] * pages]
-            bought = [f"click[{value}]" for value in goal.option_values]
+            bought = [f"click[{value}]" for _, value in goal.options]
             return [*found, f"click[{goal.asin.lower()}]", *bought, "click[buy now]"]
     raise RuntimeError(f"No search brings up product {goal.asin!r}.")
 

@@ -17,6 +17,7 @@ from typing import Any
 from paw_gym.envs.webshop.catalogue import FORMAT, Catalogue, Product
 from paw_gym.envs.webshop.data_folder import cached_catalogue
 from paw_gym.envs.webshop.goals import seeded
+from paw_gym.generated import require_in
 
 SEED = 7
 """for the catalogue that is used when no other is asked for"""
@@ -129,7 +130,6 @@ def generated_catalogue(num_products: int | None = None) -> Catalogue:
     count = NUM_PRODUCTS if num_products is None else num_products
     assortment, digest = _assortment()
     limit = len(assortment["kinds"]) * 1_000_000
-    if not 1 <= count <= limit:
-        raise ValueError(f"num_products is between 1 and {limit:,} here, got {num_products}.")
+    require_in("num_products", count, range(1, limit + 1))
     name = f"generated-{FORMAT}-{GENERATOR}-{SEED}-{count}-{digest[:12]}"
     return cached_catalogue(name, lambda: generate_products(count))

@@ -45,10 +45,6 @@ class Goal:
     price_upper: float
     category: str = ""
 
-    @property
-    def option_values(self) -> tuple[str, ...]:
-        return tuple(value for _, value in self.options)
-
     @classmethod
     def from_original(cls, goal: Mapping[str, Any]) -> Goal:
         """A goal in the form of the original program (``goal_options``, ``instruction_text``, ...)."""
@@ -79,6 +75,7 @@ class Goal:
     def to_original(self) -> dict[str, Any]:
         """The goal in the form of the original program."""
         named = all(name for name, _ in self.options)
+        values = [value for _, value in self.options]
         return {
             "asin": self.asin,
             "category": self.category,
@@ -88,7 +85,7 @@ class Goal:
             "instruction_text": self.instruction,
             "attributes": list(self.attributes),
             "price_upper": self.price_upper,
-            "goal_options": dict(self.options) if named else list(self.option_values),
+            "goal_options": dict(self.options) if named else values,
         }
 
 

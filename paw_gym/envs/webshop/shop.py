@@ -126,7 +126,8 @@ class Shop:
         self.show_attributes = show_attributes
         self.given_prices = prices
         self._price_seed = price_seed
-        self.hits = lru_cache(maxsize=4096)(self._search)
+        self.hits = lru_cache(maxsize=4096)(lambda query: tuple(engine.search(query, RESULTS)))
+        """places in the catalogue of what a search finds"""
 
     def price(self, asin: str) -> float:
         """The price of a product, in dollars."""
@@ -135,10 +136,6 @@ class Shop:
         if asin not in self.given_prices:
             raise ValueError(f"prices: there is none for product {asin!r}.")
         return self.given_prices[asin]
-
-    def _search(self, query: str) -> tuple[int, ...]:
-        """Places in the catalogue of what a search finds."""
-        return tuple(self.engine.search(query, RESULTS))
 
     def show(self, visit: Visit, goal: Goal) -> pages.Page:
         words = goal.instruction
@@ -191,14 +188,11 @@ class Shop:
         if label == pages.NEXT.lower() and visit.page == "results":
             return replace(visit, number=visit.number + 1)
         if label == pages.PREVIOUS.lower():
-            return self._previous(visit)
+            if visit.page == "results":
+                return replace(visit, number=visit.number - 1)
+            if visit.page == "sub":
+                return replace(visit, page="item", sub_page="")
+            return Visit("results", visit.query, visit.number)
         if label in _SUB_PAGES:
             return replace(visit, page="sub", sub_page=_SUB_PAGES[label])
         return None
-
-    def _previous(self, visit: Visit) -> Visit:
-        if visit.page == "results":
-            return replace(visit, number=visit.number - 1)
-        if visit.page == "sub":
-            return replace(visit, page="item", sub_page="")
-        return Visit("results", visit.query, visit.number)

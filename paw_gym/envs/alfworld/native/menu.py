@@ -107,8 +107,10 @@ def _build(
                 actions[f"close {name}"] = Action(Verb.CLOSE, r, text=f"You close the {name}.")
             else:
                 actions[f"open {name}"] = Action(Verb.OPEN, r, text=f"You open the {name}. ")
-        if accessible and held < 0:
-            actions.update(_takes(game, r, content))
+        for o in bits(content & game.pickupable) if accessible and held < 0 else ():
+            thing = game.objects[o]
+            answer = f"You pick up the {thing} from the {name}."
+            actions[f"take {thing} from {name}"] = Action(Verb.TAKE, r, o, text=answer)
         for o in bits(content & game.toggleable):
             lamp = game.objects[o]
             actions[f"use {lamp}"] = Action(Verb.USE, object=o, text=f"You turn on the {lamp}.")
@@ -138,16 +140,6 @@ def _anywhere(game: CompiledGame) -> dict[str, Action]:
                 Verb.GO, r, location=place, text=f"You arrive at {target}. "
             )
     game.memo["anywhere"] = actions
-    return actions
-
-
-def _takes(game: CompiledGame, r: int, content: int) -> dict[str, Action]:
-    receptacle = game.receptacles[r]
-    actions = {}
-    for o in bits(content & game.pickupable):
-        name = game.objects[o]
-        answer = f"You pick up the {name} from the {receptacle}."
-        actions[f"take {name} from {receptacle}"] = Action(Verb.TAKE, r, o, text=answer)
     return actions
 
 

@@ -177,7 +177,8 @@ def _place(world: World, goal: Goal) -> Iterator[str]:
         raise NoPlanError(f"no {goal.receptacle_type} in the room")
 
     def done(target: str) -> list[str]:
-        return [n for n, i in world.items.items() if i.inside == target and _fits(i, goal)]
+        right = [(n, i) for n, i in world.items.items() if i.type == goal.object_type]
+        return [n for n, i in right if i.inside == target and goal.state in (None, *i.states)]
 
     target = min(targets, key=lambda name: (-len(done(name)), world.places[name].closed))
     while len(ready := done(target)) < goal.count:
@@ -185,10 +186,6 @@ def _place(world: World, goal: Goal) -> Iterator[str]:
         yield from _obtain(world, [name for name in wanted if name not in ready], goal)
         yield from _treat(world, goal)
         yield from _put(world, target)
-
-
-def _fits(item: Item, goal: Goal) -> bool:
-    return item.type == goal.object_type and (goal.state is None or goal.state in item.states)
 
 
 def _obtain(world: World, wanted: list[str], goal: Goal) -> Iterator[str]:

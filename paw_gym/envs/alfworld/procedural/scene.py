@@ -90,12 +90,9 @@ def entity_id(kind: str, position: Position) -> str:
     suffix = ""
     if kind.endswith("Basin"):
         kind, suffix = kind.removesuffix("Basin"), f"_bar_{kind}"
-    return kind + "".join(f"_bar_{_metres(value)}" for value in position) + suffix
-
-
-def _metres(value: float) -> str:
-    sign = "minus" if value < 0 else "plus"
-    return f"_{sign}_{abs(value):05.2f}".replace(".", "_dot_")
+    signed = [("minus" if value < 0 else "plus", abs(value)) for value in position]
+    metres = "".join(f"_bar__{sign}_{value:05.2f}" for sign, value in signed)
+    return kind + metres.replace(".", "_dot_") + suffix
 
 
 def cell_id(cell: Cell) -> str:
