@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Annotated, Any, TypeVar
 
@@ -45,8 +45,6 @@ _FEW = 1000
 """members of all objects together, up to which they are not counted for each object"""
 _LONG = 64 << 10
 """bytes of a body from which on it is parsed in a thread"""
-_STRUCTURE = re.compile(rb'"(?:[^"\\]++|\\.)*+"|([{}:])', re.DOTALL)
-"""strings, and the signs outside of them that make objects"""
 
 
 Whole = Annotated[
@@ -58,8 +56,8 @@ Item = TypeVar("Item")
 Many = Annotated[list[Item], Field(fail_fast=True)]
 """a list of which only the first mistake is reported: the next million cost nothing"""
 Model = TypeVar("Model", bound=BaseModel)
-Page = Callable[[int, str], Response]
-"""renders a status and a sentence for people"""
+Page = Callable[[str, ProblemError], Response | None]
+"""renders an error at a path that people open; ``None``: the path is for programs"""
 
 
 class Mistake(BaseModel):
@@ -91,26 +89,22 @@ def new_app(
     *,
     has_token: bool,
     bodies: Sequence[type[BaseModel]] = (),
-    page_for: Callable[[str], Page | None] = lambda path: None,
+    page_for: Page = lambda path, problem: None,
     lifespan: Any = None,
 ) -> FastAPI:
     """An application without routes of its own yet, but with ``/openapi.json``.
 
     Args:
         has_token: whether clients must show a token (which ``Gate`` checks).
-        page_for: what renders errors at a path that people open; ``None``: the path is for programs.
     """
     app = FastAPI(
         title=title, version=paw_gym.__version__, docs_url=None, redoc_url=None,
         redirect_slashes=False, lifespan=lifespan,
     )  # fmt: skip
 
-    document: dict[str, Any] = {}
-
     def openapi() -> dict[str, Any]:
-        if not document:
-            document.update(_document(app, has_token, bodies))
-        return document
+        app.openapi_schema = app.openapi_schema or _document(app, has_token, bodies)
+        return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]
     _add_error_handlers(app, page_for)
@@ -139,20 +133,20 @@ def _parsed(model: type[Model], body: bytes) -> Model:
 
 
 def _require_small_objects(body: bytes) -> None:
-    members, objects = [0], 0
-    for found in _STRUCTURE.finditer(body):
-        match found[1]:
-            case b":":
-                members[-1] += 1
-                if members[-1] > _MEMBERS:
-                    raise ProblemError(422, f"An object has at most {_MEMBERS} members.")
-            case b"{":
-                members.append(0)
-                objects += 1
-                if objects > _OBJECTS:
-                    raise ProblemError(422, f"A body has at most {_OBJECTS:,} objects.")
-            case b"}" if len(members) > 1:
-                members.pop()
+    objects = 0
+
+    def check(members: list[tuple[str, Any]]) -> None:
+        nonlocal objects
+        objects += 1
+        if len(members) > _MEMBERS:
+            raise ProblemError(422, f"An object has at most {_MEMBERS} members.")
+        if objects > _OBJECTS:
+            raise ProblemError(422, f"A body has at most {_OBJECTS:,} objects.")
+
+    # numbers are not made, as a long one would be refused; what is no JSON is refused by who reads it
+    reader = json.JSONDecoder(object_pairs_hook=check, parse_int=len, parse_float=len, strict=False)
+    with suppress(ValueError, RecursionError):
+        reader.decode(body.decode())
 
 
 def takes(model: type[BaseModel]) -> dict[str, Any]:
@@ -176,17 +170,10 @@ def json_answer(content: Any, status: int = 200) -> Response:
 # --- errors ------------------------------------------------------------------------------------------
 
 
-def _add_error_handlers(app: FastAPI, page_for: Callable[[str], Page | None]) -> None:
+def _add_error_handlers(app: FastAPI, page_for: Page) -> None:
     async def answer(request: Request, error: Exception) -> Response:
-        path = request.url.path
-        headers = dict(getattr(error, "headers", None) or {})
-        found = as_problem(error)
-        if found.more.get("retry_after"):
-            headers["Retry-After"] = str(found.more["retry_after"])
-        page = page_for(path)
-        if page is not None:
-            return page(found.status, found.detail)
-        return Response(found.content(path), found.status, headers, media_type=MEDIA_TYPE)
+        path, found = request.url.path, as_problem(error)
+        return page_for(path, found) or found.response(path, getattr(error, "headers", None))
 
     for kind in (ProblemError, HTTPException, RequestValidationError, ValidationError, Exception):
         app.exception_handler(kind)(answer)
@@ -231,26 +218,21 @@ def _document(app: FastAPI, has_token: bool, bodies: Sequence[type[BaseModel]]) 
     _, defined = models_json_schema(models, ref_template=_REFERENCE)  # type: ignore[arg-type]
     schemas |= defined["$defs"]
     components["securitySchemes"] = _TOKEN if has_token else _KEY
+    shape = {MEDIA_TYPE: {"schema": {"$ref": _REFERENCE.format(model="Problem")}}}
     for path, operations in document["paths"].items():
         for operation in operations.values():
             if has_token:
                 ways: list[Any] = [] if path in OPEN_PATHS else [{name: []} for name in _TOKEN]
                 operation["security"] = ways
-            _complete(operation)
+            # problems that the layers around a route answer with
+            common = [403, 421]
+            if operation.get("security"):
+                common.append(401)
+            if "requestBody" in operation:
+                common += [408, 413, 415, 422]
+            responses = operation["responses"]
+            responses |= {str(status): words for status, words in refuses(*common).items()}
+            for status, response in responses.items():
+                if int(status) >= 400 and (status == "422" or "content" not in response):
+                    response["content"] = shape
     return document
-
-
-def _complete(operation: dict[str, Any]) -> None:
-    """Adds the problems that the layers around a route answer with, and the shape of all of them."""
-    responses = operation["responses"]
-    common = [403, 421]
-    if operation.get("security"):
-        common.append(401)
-    if "requestBody" in operation:
-        common += [408, 413, 415, 422]
-    responses |= {str(status): words for status, words in refuses(*common).items()}
-    shape = {MEDIA_TYPE: {"schema": {"$ref": _REFERENCE.format(model="Problem")}}}
-    for status, response in responses.items():
-        unfinished = status == "422" or "content" not in response
-        if int(status) >= 400 and unfinished:
-            response["content"] = shape

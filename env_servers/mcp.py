@@ -78,10 +78,10 @@ def create_server(env_id: str, kwargs: dict[str, Any], sessions: int = 256) -> M
         for session in store:
             store.remove(session)
 
-    version, how = paw_gym.__version__, "Call reset, then step to the end."
     server = MCPServer(
-        env_id, version=version, instructions=how, log_level="WARNING", lifespan=lifespan
-    )
+        env_id, version=paw_gym.__version__, instructions="Call reset, then step to the end.",
+        log_level="WARNING", lifespan=lifespan,
+    )  # fmt: skip
 
     @server.tool()
     def reset(

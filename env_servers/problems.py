@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
+
+from starlette.responses import Response
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -35,3 +38,10 @@ class ProblemError(Exception):
         if instance is not None:
             content["instance"] = instance
         return json.dumps(content).encode()
+
+    def response(self, path: str, headers: Mapping[str, str] | None = None) -> Response:
+        """The answer to a request of that path."""
+        given = dict(headers or {})
+        if "retry_after" in self.more:
+            given["Retry-After"] = str(self.more["retry_after"])
+        return Response(self.content(path), self.status, given, media_type=MEDIA_TYPE)

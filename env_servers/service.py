@@ -9,15 +9,15 @@ import logging
 import os
 import socket
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import uvicorn
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-from env_servers.gate import App
 from paw_gym.internals.files import kept, kept_path
 
 LAST_SECONDS = 30.0
@@ -74,12 +74,9 @@ class ServiceSettings:
 
 
 def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
+    with suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return host == "localhost"
 
 
 def bound_sockets(host: str, port: int) -> list[socket.socket]:
@@ -100,10 +97,8 @@ def bound_sockets(host: str, port: int) -> list[socket.socket]:
         except OSError as error:
             for one in bound:
                 one.close()
-            raise OSError(
-                f"Port {port} of {host} cannot be listened on: {error.strerror}. Give another --port "
-                "(0 takes any free one)."
-            ) from error
+            words = f"Port {port} of {host} cannot be listened on: {error.strerror}."
+            raise OSError(f"{words} Give another --port (0 takes any free one).") from error
         port = bound[-1].getsockname()[1]
     return bound
 
@@ -130,7 +125,7 @@ class JsonLines(logging.Formatter):
 
 
 def run(
-    app: App,
+    app: ASGIApp,
     settings: ServiceSettings,
     *,
     sockets: list[socket.socket] | None = None,
@@ -171,7 +166,9 @@ def run(
                 while_running.enter_context(kept(kept_path(address), settings.token))
             except OSError as error:
                 _log.warning("Clients have to be told the token, which cannot be kept: %s", error)
-        _Server(config, while_running).run(sockets)
+        server = _Server(config)
+        server.held = while_running
+        server.run(sockets)
 
 
 class HttpConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
@@ -185,6 +182,7 @@ class HttpConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.opened = time.monotonic()
         self._checks: int | None = 0
         """checks of what is arriving; ``None``: nothing is"""
         self._head = 0
@@ -193,17 +191,18 @@ class HttpConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Closes an older one if its address has too many."""
         super().connection_made(transport)
-        others = self._of_address()
+        others = [other for other in self.server_state.connections if self._is_beside(other)]
         if len(others) >= PER_ADDRESS:
-            waiting = next((other for other in others if other.is_waiting), None)
-            (waiting or self).refuse(503, "This address has too many connections.")
-            if waiting is None:
-                return
-        others[self] = None
+            waiting = [other for other in others if other.is_waiting]
+            oldest = min(waiting, key=lambda other: other.opened, default=self)
+            oldest.refuse(503, "This address has too many connections.")
 
-    def connection_lost(self, error: Exception | None) -> None:
-        super().connection_lost(error)
-        self._leave()
+    def _is_beside(self, other: Any) -> bool:
+        """True for another open connection of its address."""
+        if not isinstance(other, HttpConnection) or other is self or other.transport.is_closing():
+            return False
+        mine, theirs = self.client or ("",), other.client or ("",)
+        return bool(mine[0] == theirs[0])
 
     def data_received(self, data: bytes) -> None:
         """Reads on, and notes what is still missing."""
@@ -228,7 +227,6 @@ class HttpConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
             self.refuse(408, "The request did not arrive in time.")
 
     def refuse(self, status: int, words: str) -> None:
-        self._leave()
         head = f"HTTP/1.1 {status} \r\ncontent-type: text/plain\r\ncontent-length: {len(words)}\r\n"
         self.transport.write(f"{head}connection: close\r\n\r\n{words}".encode())
         self.transport.close()
@@ -242,33 +240,12 @@ class HttpConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
     def _in_body(self) -> bool:
         return self.cycle is not None and self.cycle.more_body
 
-    def _of_address(self) -> dict[HttpConnection, None]:
-        """The connections of its address, oldest first."""
-        peers: dict[str, dict[HttpConnection, None]]
-        peers = self.server_state.__dict__.setdefault("paw_peers", {})
-        return peers.setdefault(self._address, {})
-
-    def _leave(self) -> None:
-        others = self._of_address()
-        others.pop(self, None)
-        if not others:
-            self.server_state.__dict__["paw_peers"].pop(self._address, None)
-
-    @property
-    def _address(self) -> str:
-        return self.client[0] if self.client else ""
-
 
 class _Server(uvicorn.Server):
-    """Checks its connections; once shut down, releases what it holds.
+    """Checks its connections."""
 
-    Args:
-        held: closed after shutting down, because uvicorn then ends the process by its signal.
-    """
-
-    def __init__(self, config: uvicorn.Config, held: ExitStack) -> None:
-        super().__init__(config)
-        self._held = held
+    held: ExitStack
+    """closed after shutting down, because uvicorn then ends the process by its signal"""
 
     async def on_tick(self, counter: int) -> bool:
         if counter % _TICKS == 0:
@@ -281,4 +258,4 @@ class _Server(uvicorn.Server):
         try:
             await super().shutdown(sockets)
         finally:
-            self._held.close()
+            self.held.close()

@@ -8,16 +8,10 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import TypeVar
 
 from env_servers.problems import ProblemError
-
-
-class TooManySessionsError(ProblemError):
-    """There are too many sessions; the message states whose."""
-
-    def __init__(self, detail: str) -> None:
-        super().__init__(429, detail, retry_after=5)
 
 
 class UnknownSessionError(ProblemError):
@@ -76,8 +70,6 @@ class SessionStore:
         limit_per_client: int = 1024,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if lifetime <= 0 or limit < 1 or limit_per_client < 1:
-            raise ValueError("lifetime and limits of sessions must be positive.")
         self.lifetime, self.limit, self.limit_per_client = lifetime, limit, limit_per_client
         self._clock = clock
         self._sessions: OrderedDict[str, Session] = OrderedDict()
@@ -96,11 +88,11 @@ class SessionStore:
         self.expire()
         peer = session.client.peer
         if len(self._sessions) >= self.limit:
-            raise TooManySessionsError(f"All {self.limit} sessions of this server are in use.")
+            words = f"All {self.limit} sessions of this server are in use."
+            raise ProblemError(429, words, retry_after=5)
         if self._per_peer[peer] >= self.limit_per_client:
-            raise TooManySessionsError(
-                f"This client has {self.limit_per_client} sessions already: close some first."
-            )
+            words = f"This client has {self.limit_per_client} sessions already: close some first."
+            raise ProblemError(429, words, retry_after=5)
         session.used = self._clock()
         self._sessions[session.id] = session
         self._per_peer[peer] += 1
@@ -135,12 +127,6 @@ class SessionStore:
     def expire(self) -> None:
         """Ends the sessions that nobody has used for too long and nobody is using now."""
         oldest = self._clock() - self.lifetime
-        for session in list(self._expired(oldest)):
+        unused = takewhile(lambda session: session.used <= oldest, self._sessions.values())
+        for session in [session for session in unused if not session.busy]:
             self.remove(session)
-
-    def _expired(self, oldest: float) -> Iterator[Session]:
-        for session in self._sessions.values():
-            if session.used > oldest:
-                return
-            if not session.busy:
-                yield session

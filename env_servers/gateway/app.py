@@ -50,8 +50,31 @@ def create_app(
     app = new_app(
         "Gateway", has_token=bool(tokens), bodies=BODIES, lifespan=lambda _: gateway.running()
     )
-    _add_about(app, gateway)
     add_routes(app, gateway)
+
+    @app.get("/health")
+    async def health() -> dict[str, Any]:
+        """The gateway's state."""
+        return {
+            "status": "ok",
+            "version": paw_gym.__version__,
+            "sessions": len(gateway.sessions),
+            "pending": gateway.pending,
+            "workers": gateway.fleet.ready,
+            "worker_deaths": gateway.fleet.deaths,
+        }
+
+    @app.get("/v1/envs")
+    async def envs() -> dict[str, Any]:
+        """The environments that are served, and the settings that clients may choose."""
+        from paw_gym.registration import text_env_spec
+
+        listed = [
+            {"env_id": env_id, "description": text_env_spec(env_id).description}
+            for env_id in sorted(offer.env_ids)
+        ]
+        return {"envs": listed, "kwargs": sorted(offer.kwargs)}
+
     return Gate(app, tokens or None, max_body=MAX_BODY, hosts=hosts)
 
 
@@ -70,32 +93,6 @@ def client_of(request: Request) -> Client:
     hashed = hashlib.sha256(token.encode()).hexdigest()
     owner = hashlib.sha256(json.dumps([token, key]).encode()).digest()
     return Client(owner, f"{address} {hashed[:16]}")
-
-
-def _add_about(app: FastAPI, gateway: Gateway) -> None:
-    @app.get("/health")
-    async def health() -> dict[str, Any]:
-        """The gateway's state."""
-        return {
-            "status": "ok",
-            "version": paw_gym.__version__,
-            "sessions": len(gateway.sessions),
-            "pending": gateway.pending,
-            "workers": gateway.fleet.ready,
-            "worker_deaths": gateway.fleet.deaths,
-        }
-
-    @app.get("/v1/envs")
-    async def envs() -> dict[str, Any]:
-        """The environments that are served, and the settings that clients may choose."""
-        from paw_gym.registration import text_env_spec
-
-        offer = gateway.offer
-        listed = [
-            {"env_id": env_id, "description": text_env_spec(env_id).description}
-            for env_id in sorted(offer.env_ids)
-        ]
-        return {"envs": listed, "kwargs": sorted(offer.kwargs)}
 
 
 def add_routes(app: FastAPI, gateway: Gateway) -> None:

@@ -8,7 +8,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from env_servers.application import Many, Whole
 
-_Plain = ConfigDict(extra="forbid", strict=True)
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 SessionId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 Generator = Annotated[str, Field(pattern=r"^[0-9a-f]{73}$")]
@@ -18,15 +17,13 @@ Options = Annotated[dict[Name, Value], Field(max_length=16)]
 Seed = Annotated[Whole, Field(ge=0, lt=2**128)]
 
 
-def _unbounded(schema: dict[str, Any]) -> None:
-    """Keeps a large bound out of a schema, from which tools make lists of that length."""
-    schema["description"] = f"At most {schema.pop('maxItems'):,} items."
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class OfEnvironment(BaseModel):
+class OfEnvironment(_Strict):
     """A call for an environment, with the settings that a client may choose."""
 
-    model_config = _Plain
     env_id: Name
     kwargs: Kwargs = Field(default_factory=dict)
 
@@ -58,10 +55,9 @@ class Open(OfEnvironment):
     op: Literal["open"]
 
 
-class OfSession(BaseModel):
+class OfSession(_Strict):
     """A call for a session."""
 
-    model_config = _Plain
     session: SessionId
 
 
@@ -71,10 +67,9 @@ class Close(OfSession):
     op: Literal["close"]
 
 
-class Start(BaseModel):
+class Start(_Strict):
     """The beginning of an episode."""
 
-    model_config = _Plain
     seed: Seed | None = None
     rng: Generator | None = None
     """the state of the generator, if there is no seed"""
@@ -89,10 +84,9 @@ class Reset(Start, OfSession):
     op: Literal["reset"]
 
 
-class Action(BaseModel):
+class Action(_Strict):
     """An action."""
 
-    model_config = _Plain
     action: str
     """at most 500,000 characters"""
     rng: Generator | None = None
@@ -122,7 +116,7 @@ class Restore(OfSession):
 
     op: Literal["restore"]
     reset: Start
-    steps: Annotated[Many[Action], Field(max_length=10_000, json_schema_extra=_unbounded)]
+    steps: Many[Action]
     """those that were taken"""
 
 
@@ -132,10 +126,9 @@ Call = Annotated[
 ]
 
 
-class Request(BaseModel):
+class Request(_Strict):
     """The body of ``POST /v1/calls``."""
 
-    model_config = _Plain
     calls: Many[Call] = Field(max_length=1024)
 
 

@@ -120,10 +120,13 @@ class Gateway:
             )
         self.sessions = sessions
         self.fleet = fleet or Fleet(limits.workers, modules, limits.memory_mb)
-        self.pending = 0
-        """calls that are being answered"""
-        self._pending_of: Counter[str] = Counter()
+        self._pending: Counter[str] = Counter()
         self._descriptions: dict[str, bytes] = {}
+
+    @property
+    def pending(self) -> int:
+        """Calls that are being answered."""
+        return self._pending.total()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -141,35 +144,25 @@ class Gateway:
             await asyncio.sleep(min(15.0, self.limits.session_seconds / 4))
             self.sessions.expire()
 
-    # --- admission -----------------------------------------------------------------------------------
-
     async def answer(self, client: Client, calls: Sequence[Any]) -> list[bytes | ProblemError]:
         """The results of the calls, in their order; executed at the same time, or refused as a whole.
 
         A result is the JSON of an answer, or what went wrong.
         """
-        self._admit(client, calls)
-        count = len(calls)
-        self.pending += count
-        self._pending_of[client.peer] += count
-        try:
-            return list(await asyncio.gather(*(self._one(client, call) for call in calls)))
-        finally:
-            self.pending -= count
-            self._pending_of[client.peer] -= count
-            if not self._pending_of[client.peer]:
-                del self._pending_of[client.peer]
-
-    def _admit(self, client: Client, calls: Sequence[Any]) -> None:
-        limits = self.limits
-        named = [call.session for call in calls if hasattr(call, "session")]
+        limits, named = self.limits, [call.session for call in calls if hasattr(call, "session")]
         if len(set(named)) != len(named):
             raise ProblemError(REFUSED, "A request has at most one call for a session.")
-        if self._pending_of[client.peer] + len(calls) > limits.pending_per_client:
+        if self._pending[client.peer] + len(calls) > limits.pending_per_client:
             words = "This client has too many calls waiting: send fewer at once."
             raise ProblemError(TOO_MANY, words, retry_after=1)
         if self.pending + len(calls) > limits.pending:
             raise ProblemError(BUSY, "Too many calls are waiting: try again.", retry_after=1)
+        these = Counter({client.peer: len(calls)})
+        self._pending += these
+        try:
+            return list(await asyncio.gather(*(self._one(client, call) for call in calls)))
+        finally:
+            self._pending -= these
 
     async def _one(self, client: Client, call: Any) -> bytes | ProblemError:
         try:

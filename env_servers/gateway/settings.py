@@ -12,18 +12,9 @@ from env_servers.problems import ProblemError
 from paw_gym.internals.naming import did_you_mean
 
 SAFE_KWARGS = frozenset(
-    {
-        "dataset",
-        "difficulty",
-        "grammar",
-        "max_steps",
-        "reward",
-        "show_attributes",
-        "split",
-        "top_k",
-        "variation",
-    }
-)
+    {"dataset", "difficulty", "grammar", "max_steps", "reward", "show_attributes", "split", "top_k",
+     "variation"}
+)  # fmt: skip
 """settings that name no file or host and cost the server little, whatever their value"""
 NEVER_SERVED = frozenset({"paw_gym/Remote-v0"})
 """it would make the gateway a client of any host"""
@@ -34,11 +25,8 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 _LARGEST = 1_000_000
 
 
-class NotOfferedError(ProblemError):
-    """This gateway does not offer what was asked for; the message states what it does offer."""
-
-    def __init__(self, detail: str) -> None:
-        super().__init__(422, detail, exception="ValueError")
+def _not_offered(detail: str) -> ProblemError:
+    return ProblemError(422, detail, exception="ValueError")
 
 
 @dataclass(frozen=True)
@@ -52,23 +40,21 @@ class Offer:
     """by environment, settings that the server chooses (the folder of its data)"""
 
     def __post_init__(self) -> None:
-        for env_id in (*self.env_ids, *self.fixed):
-            if env_id in NEVER_SERVED:
-                raise ValueError(f"{env_id} cannot be served: give that gateway's address instead.")
-        for env_id in self.fixed:
-            if env_id not in self.env_ids:
-                raise ValueError(f"{env_id} is not served. {did_you_mean(env_id, self.env_ids)}")
+        for env_id in NEVER_SERVED & {*self.env_ids, *self.fixed}:
+            raise ValueError(f"{env_id} cannot be served: give that gateway's address instead.")
+        for env_id in self.fixed.keys() - self.env_ids:
+            raise ValueError(f"{env_id} is not served. {did_you_mean(env_id, self.env_ids)}")
 
     def settings(self, env_id: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments to make an environment with."""
         if env_id not in self.env_ids:
             hint = did_you_mean(env_id, self.env_ids)
-            raise NotOfferedError(f"This gateway serves no environment {env_id!r}. {hint}")
+            raise _not_offered(f"This gateway serves no environment {env_id!r}. {hint}")
         fixed = self.fixed.get(env_id, {})
         for name, value in kwargs.items():
             if name in fixed or name not in self.kwargs:
                 chosen = sorted(self.kwargs - set(fixed))
-                raise NotOfferedError(
+                raise _not_offered(
                     f"{name} is the server's to choose. A client may give: {', '.join(chosen)}."
                 )
             _check(name, value)
@@ -77,11 +63,11 @@ class Offer:
 
 def _check(name: str, value: Any) -> None:
     if isinstance(value, str) and not _NAME.fullmatch(value):
-        raise NotOfferedError(f"{name}={value!r:.80}: a client gives a plain name, not a path.")
+        raise _not_offered(f"{name}={value!r:.80}: a client gives a plain name, not a path.")
     if isinstance(value, int | float) and not abs(value) <= _LARGEST:
-        raise NotOfferedError(f"{name}={value}: at most {_LARGEST:,}.")
+        raise _not_offered(f"{name}={value}: at most {_LARGEST:,}.")
     if name == "max_steps" and (type(value) is not int or value > MAX_STEPS):
-        raise NotOfferedError(f"max_steps={value!r}: an integer up to {MAX_STEPS:,}.")
+        raise _not_offered(f"max_steps={value!r}: an integer up to {MAX_STEPS:,}.")
 
 
 def offer_of(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Request
+from fastapi import Request
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
@@ -103,31 +102,26 @@ def create_app(
         hosts: names by which the server is reached, besides this machine's own.
         default_top_k: passages for a Search-R1 request that does not say how many.
     """
+    if not 1 <= default_top_k <= MAX_TOP_K:
+        raise ValueError(f"default_top_k is 1 to {MAX_TOP_K}, got {default_top_k}.")
     batcher = Batcher(retriever, **batching)
-
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        batcher.start()
-        yield
-        await batcher.close()
-
     app = new_app(
         "Retriever",
         has_token=token is not None,
         bodies=(PlainRequest, TypedRequest),
-        lifespan=lifespan,
+        lifespan=lambda _: batcher.running(),
     )
 
     async def answer(
         queries: Sequence[str], top_k: int, contexts: Sequence[Context] | None
     ) -> list[list[Hit]]:
+        passed = None
+        if contexts is not None and wants_contexts(retriever):
+            passed = [
+                SearchContext(c.question, tuple(c.golden_answers), c.seed, c.progress)
+                for c in contexts
+            ]
         try:
-            passed = None
-            if contexts is not None and wants_contexts(retriever):
-                passed = [
-                    SearchContext(c.question, tuple(c.golden_answers), c.seed, c.progress)
-                    for c in contexts
-                ]
             return await batcher.search([encodable(query) for query in queries], top_k, passed)
         except RetrieverError as error:
             _log.warning("The retriever failed: %s", error)

@@ -7,10 +7,11 @@ pays nothing, and under load the batches grow by themselves.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 
 from env_servers.problems import ProblemError
 from paw_gym.retrieval.base import Hit, Retriever, SearchContext
@@ -55,32 +56,22 @@ class Batcher:
         self.pending = 0
         self._threads = threads
         self._queue: asyncio.Queue[_Request] = asyncio.Queue()
-        self._pool: ThreadPoolExecutor | None = None
-        self._workers: list[asyncio.Task[None]] = []
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="retriever")
 
-    def start(self) -> None:
-        self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="retriever")
-        self._workers = [asyncio.create_task(self._work()) for _ in range(self._threads)]
-
-    async def close(self) -> None:
-        """Stops; requests that still wait are cancelled, and a search that still runs is abandoned."""
-        for worker in self._workers:
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Answers requests inside the block; a search that still runs at its end is abandoned."""
+        workers = [asyncio.create_task(self._work()) for _ in range(self._threads)]
+        yield
+        for worker in workers:
             worker.cancel()
-        for worker in self._workers:
-            with contextlib.suppress(asyncio.CancelledError):
-                await worker
-        while not self._queue.empty():
-            self._queue.get_nowait().answer.cancel()
-        if self._pool is not None:
-            # nobody waits for its result any more, and a search that hangs must not keep the server up
-            self._pool.shutdown(wait=False, cancel_futures=True)
+        # nobody waits for its result any more, and a search that hangs must not keep the server up
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def search(
         self, queries: Sequence[str], top_k: int, contexts: Sequence[SearchContext] | None = None
     ) -> list[list[Hit]]:
         """The results of one request."""
-        if not queries:
-            return []
         if self.pending + len(queries) > self.max_pending and self.pending:
             raise ProblemError(429, "Too many queries are waiting: try again.", retry_after=1)
         self.pending += len(queries)
@@ -98,17 +89,13 @@ class Batcher:
 
     async def _work(self) -> None:
         while True:
-            requests = await self._gather()
+            requests = [await self._queue.get()]
+            size = len(requests[0].queries)
+            while size < self.max_batch and not self._queue.empty():
+                requests.append(self._queue.get_nowait())
+                size += len(requests[-1].queries)
             for kind in {request.kind: None for request in requests}:
                 await self._answer([request for request in requests if request.kind == kind])
-
-    async def _gather(self) -> list[_Request]:
-        requests = [await self._queue.get()]
-        size = len(requests[0].queries)
-        while size < self.max_batch and not self._queue.empty():
-            requests.append(self._queue.get_nowait())
-            size += len(requests[-1].queries)
-        return requests
 
     async def _answer(self, requests: Sequence[_Request]) -> None:
         waiting = [request for request in requests if not request.answer.done()]
@@ -128,9 +115,8 @@ class Batcher:
                 if not request.answer.done():
                     request.answer.set_exception(error)
             return
-        start = 0
+        found = iter(results)
         for request in waiting:
-            end = start + len(request.queries)
+            hits = list(islice(found, len(request.queries)))
             if not request.answer.done():
-                request.answer.set_result(results[start:end])
-            start = end
+                request.answer.set_result(hits)

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from env_servers.webshop.app import create_app
+from env_servers.webshop.site import create_app
 
 __all__ = ["create_app"]

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 
 import paw_gym
 from env_servers.application import as_problem
-from env_servers.gate import App, Gate
+from env_servers.gate import Gate
 from env_servers.problems import MEDIA_TYPE, ProblemError
 from paw_gym.internals.files import json_text
 from paw_train.viewer.lists import Page
@@ -45,7 +45,7 @@ Names = Annotated[list[str], Query(alias="run", max_length=100)]
 Key = Annotated[str, Query(max_length=300)]
 
 
-def create_app(root: str | Path, *, token: str | None = None, hosts: Sequence[str] = ()) -> App:
+def create_app(root: str | Path, *, token: str | None = None, hosts: Sequence[str] = ()) -> Gate:
     """The viewer of the run or runs in a folder."""
     store = RunStore(Path(root))
 

@@ -145,15 +145,14 @@ def test_requests_of_different_kinds_do_not_share_a_call() -> None:
     async def run() -> tuple[list[list[list[Hit]]], list[int]]:
         echo = Echo(seconds=0.05)
         batcher = Batcher(echo, threads=1)
-        batcher.start()
-        found = await asyncio.gather(
-            batcher.search(["first"], 1),
-            batcher.search(["a"], 1),
-            batcher.search(["b"], 2),
-            batcher.search(["c"], 1, [SearchContext("asked")]),
-            batcher.search(["d", "e"], 1),
-        )
-        await batcher.close()
+        async with batcher.running():
+            found = await asyncio.gather(
+                batcher.search(["first"], 1),
+                batcher.search(["a"], 1),
+                batcher.search(["b"], 2),
+                batcher.search(["c"], 1, [SearchContext("asked")]),
+                batcher.search(["d", "e"], 1),
+            )
         return list(found), echo.calls
 
     found, calls = asyncio.run(run())
@@ -167,19 +166,18 @@ def test_who_hangs_up_costs_no_call() -> None:
         echo = Echo()
         echo.let.clear()
         batcher = Batcher(echo, threads=1)
-        batcher.start()
-        first = asyncio.create_task(batcher.search(["a"], 1))
-        while not echo.calls:
-            await asyncio.sleep(0.01)
-        second = asyncio.create_task(batcher.search(["b"], 1))
-        while batcher.pending < 2:
-            await asyncio.sleep(0.01)
-        second.cancel()
-        echo.let.set()
-        await first
-        await batcher.search(["c"], 1)  # its turn comes after the second's
-        assert batcher.pending == 0
-        await batcher.close()
+        async with batcher.running():
+            first = asyncio.create_task(batcher.search(["a"], 1))
+            while not echo.calls:
+                await asyncio.sleep(0.01)
+            second = asyncio.create_task(batcher.search(["b"], 1))
+            while batcher.pending < 2:
+                await asyncio.sleep(0.01)
+            second.cancel()
+            echo.let.set()
+            await first
+            await batcher.search(["c"], 1)  # its turn comes after the second's
+            assert batcher.pending == 0
         return echo.calls
 
     assert asyncio.run(run()) == [1, 1]
@@ -239,6 +237,12 @@ def test_requests_out_of_bounds_are_refused(path: str, body: Any, says: str) -> 
     with client(Echo(), max_queries=4) as web:
         answer = web.post(path, json=body)
     assert answer.status_code == 422 and says in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("settings", [{"default_top_k": 101}, {"threads": 0}])
+def test_settings_out_of_bounds_are_refused_at_the_start(settings: Any) -> None:
+    with pytest.raises(ValueError, match=next(iter(settings))):
+        create_app(Echo(), **settings)
 
 
 def test_a_whole_training_batch_comes_in_one_request() -> None:

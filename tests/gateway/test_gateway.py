@@ -19,7 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from servers import wait_until
 
-from env_servers.gateway.settings import NotOfferedError, Offer, tokens_of
+from env_servers.gateway.settings import Offer, tokens_of
+from env_servers.problems import ProblemError
 from paw_gym import make_remote
 from paw_gym.remote import ServerUnavailableError, generator_text, set_generator
 
@@ -309,9 +310,9 @@ def test_an_offer_says_what_it_holds() -> None:
         {"top_k": 1e300},
         {"top_k": float("nan")},
     ):
-        with pytest.raises(NotOfferedError):
+        with pytest.raises(ProblemError):
             offer.settings("me/B-v0", kwargs)
-    with pytest.raises(NotOfferedError, match="me/A-v0"):
+    with pytest.raises(ProblemError, match="me/A-v0"):
         offer.settings("me/A-v1", {})
     with pytest.raises(ValueError, match="cannot be served"):
         Offer(frozenset({"paw_gym/Remote-v0"}))
