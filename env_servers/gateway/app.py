@@ -36,14 +36,10 @@ def create_app(
     tokens: Sequence[str] = (),
     hosts: Sequence[str] = (),
 ) -> Gate:
-    """The gateway as an ASGI application.
+    """The gateway as an ASGI application; ``tokens`` and ``hosts`` are those of ``Gate``.
 
     Args:
-        offer: which environments clients may ask for, with which settings.
-        limits: how much of everything; ``None``: the defaults.
         modules: those that register environments; imported in each worker.
-        tokens: clients must show one of them; none: anybody who can reach the port may come in.
-        hosts: names by which the gateway is reached, besides this machine's own.
     """
     gateway = Gateway(offer, limits or Limits(), modules)
 

@@ -28,25 +28,14 @@ class OfEnvironment(_Strict):
     kwargs: Kwargs = Field(default_factory=dict)
 
 
-class Describe(OfEnvironment):
-    """Asks for the description of an environment."""
+class About(OfEnvironment):
+    """Asks for the description of an environment, for ids of its tasks, or for one task."""
 
-    op: Literal["describe"]
-
-
-class Tasks(OfEnvironment):
-    """The ids of its tasks, a piece at a time."""
-
-    op: Literal["tasks"]
+    op: Literal["describe", "tasks", "task"]
     offset: Whole = Field(default=0, ge=0, lt=2**31)
     limit: Whole = Field(default=10_000, ge=1, le=10_000)
-
-
-class TaskOf(OfEnvironment):
-    """One task."""
-
-    op: Literal["task"]
-    task_id: str = Field(max_length=2_000)
+    """of the ids, which come a piece at a time"""
+    task_id: str = Field(default="", max_length=2_000)
 
 
 class Open(OfEnvironment):
@@ -121,7 +110,7 @@ class Restore(OfSession):
 
 
 Call = Annotated[
-    Describe | Tasks | TaskOf | Open | Close | Reset | Step | Ask | Restore,
+    About | Open | Close | Reset | Step | Ask | Restore,
     Field(discriminator="op"),
 ]
 

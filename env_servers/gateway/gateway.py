@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,6 +32,9 @@ _DESCRIPTIONS = 256
 _LONGEST = 500_000
 """characters of an action"""
 _DROP_SECONDS = 30.0
+
+_NO_EPISODE = "No episode is played here, or its worker died: call reset() first, or restore it."
+_RESET = "Call reset() to begin a new episode."
 
 log = logging.getLogger("env_servers")
 
@@ -166,7 +169,7 @@ class Gateway:
 
     async def _one(self, client: Client, call: Any) -> bytes | ProblemError:
         try:
-            if isinstance(call, asked.Describe | asked.Tasks | asked.TaskOf):
+            if isinstance(call, asked.About):
                 return await self._about(call)
             if isinstance(call, asked.Open):
                 return await self._open(client, call)
@@ -177,39 +180,30 @@ class Gateway:
         except ProblemError as error:
             return error
 
-    # --- without a session ---------------------------------------------------------------------------
-
-    async def _about(self, call: Any) -> bytes:
+    async def _about(self, call: asked.About) -> bytes:
         kwargs = self.offer.settings(call.env_id, call.kwargs)
         body = {**call.model_dump(), "kwargs": kwargs}
         key = json.dumps(body, sort_keys=True)
         if key in self._descriptions:
             return self._descriptions[key]
-        for _ in range(_ATTEMPTS):
-            worker = await self.fleet.place()
-            try:
-                answer = await worker.call(body, self.limits.start_seconds)
-            except WorkerGoneError:
-                continue
-            except EnvironmentDiedError as error:
-                raise ProblemError(LOST, f"The environment failed: {error}.") from error
-            if call.op == "describe":
-                if len(self._descriptions) >= _DESCRIPTIONS:
-                    self._descriptions.clear()
-                self._descriptions[key] = answer
-            return answer
-        raise _workers_keep_dying()
+        try:
+            answer = await self._ask(self.fleet.place, body, self.limits.start_seconds)
+        except EnvironmentDiedError as error:
+            raise ProblemError(LOST, f"The environment failed: {error}.") from error
+        if call.op == "describe":
+            if len(self._descriptions) >= _DESCRIPTIONS:
+                self._descriptions.clear()
+            self._descriptions[key] = answer
+        return answer
 
     async def _open(self, client: Client, call: asked.Open) -> bytes:
         described = await self._about(
-            asked.Describe(op="describe", env_id=call.env_id, kwargs=call.kwargs)
+            asked.About(op="describe", env_id=call.env_id, kwargs=call.kwargs)
         )
         kwargs = self.offer.settings(call.env_id, call.kwargs)
         session = self.sessions.add(EnvSession(client=client, env_id=call.env_id, kwargs=kwargs))
         fingerprint = json.loads(described)["fingerprint"]
         return json.dumps({"session": session.id, "fingerprint": fingerprint}).encode()
-
-    # --- of a session --------------------------------------------------------------------------------
 
     async def _of_session(self, session: EnvSession, call: Any) -> bytes:
         if isinstance(call, asked.Close):
@@ -229,9 +223,9 @@ class Gateway:
             session.steps, session.taken, session.lost = len(call.steps), None, None
             return answer
         if session.lost is not None:
-            raise ProblemError(LOST, _lost(session.lost))
+            raise ProblemError(LOST, session.lost)
         if session.steps is None:
-            raise _no_episode()
+            raise ProblemError(CONFLICT, _NO_EPISODE)
         if isinstance(call, asked.Ask):
             return await self._execute(session, body)
         if len(call.action) > _LONGEST:
@@ -247,27 +241,27 @@ class Gateway:
 
     async def _execute(self, session: EnvSession, body: dict[str, Any]) -> bytes:
         """Asks the session's environment, which an episode that begins makes if there is none."""
-        begins, limits = body["op"] in ("reset", "restore"), self.limits
+        limits = self.limits
         seconds = limits.start_seconds if body["op"] == "restore" else limits.step_seconds
-        for _ in range(_ATTEMPTS):
-            try:
-                if session.worker is None or session.worker.gone:
-                    if not begins:
-                        raise _no_episode()
-                    await self._place(session)
-                assert session.worker is not None
-                return await session.worker.call(body, seconds)
-            except WorkerGoneError:
-                continue
-            except EnvironmentDiedError as error:
-                session.end()
-                session.steps, session.lost = None, str(error)
-                event = {"event": "environment lost", "env_id": session.env_id}
-                log.warning(json.dumps({**event, "reason": session.lost[:200]}))
-                raise ProblemError(LOST, _lost(session.lost)) from error
-        raise _workers_keep_dying()
 
-    async def _place(self, session: EnvSession) -> None:
+        async def place() -> Worker | LocalFleet:
+            if session.worker is None or session.worker.gone:
+                if body["op"] not in ("reset", "restore"):
+                    raise ProblemError(CONFLICT, _NO_EPISODE)
+                await self._make(session)
+            assert session.worker is not None
+            return session.worker
+
+        try:
+            return await self._ask(place, body, seconds)
+        except EnvironmentDiedError as error:
+            session.end()
+            session.steps, session.lost = None, f"The environment failed: {error}. {_RESET}"
+            event = {"event": "environment lost", "env_id": session.env_id}
+            log.warning(json.dumps({**event, "reason": str(error)[:200]}))
+            raise ProblemError(LOST, session.lost) from error
+
+    async def _make(self, session: EnvSession) -> None:
         session.worker = await self.fleet.place()
         session.worker.sessions += 1
         body = {"session": session.id, "env_id": session.env_id, "kwargs": session.kwargs}
@@ -277,15 +271,16 @@ class Gateway:
             session.end()
             raise
 
-
-def _no_episode() -> ProblemError:
-    words = "No episode is played here, or its worker died: call reset() first, or restore it."
-    return ProblemError(CONFLICT, words)
-
-
-def _lost(reason: str) -> str:
-    return f"The environment failed: {reason}. Call reset() to begin a new episode."
-
-
-def _workers_keep_dying() -> ProblemError:
-    return ProblemError(BUSY, "Workers keep dying: try again later.", retry_after=5)
+    async def _ask(
+        self,
+        place: Callable[[], Awaitable[Worker | LocalFleet]],
+        body: dict[str, Any],
+        seconds: float,
+    ) -> bytes:
+        for _ in range(_ATTEMPTS):
+            try:
+                worker = await place()
+                return await worker.call(body, seconds)
+            except WorkerGoneError:
+                continue
+        raise ProblemError(BUSY, "Workers keep dying: try again later.", retry_after=5)

@@ -69,17 +69,14 @@ class Worker:
 
     def __init__(self, process: Process) -> None:
         self._process = process
-        self._calls: deque[_Call] = deque()
+        self.calls: deque[_Call] = deque()
+        """those that have no answer"""
         self._wake = asyncio.Event()
         """there are calls, or the process has ended"""
         self._running: _Call | None = None
         self.sessions = 0
         """environments placed here"""
         self.ready = self.gone = False
-
-    @property
-    def pending(self) -> int:
-        return len(self._calls)
 
     def call(self, body: dict[str, Any], seconds: float) -> asyncio.Future[bytes]:
         """Asks for a call to be executed; the future gives the JSON of its answer.
@@ -91,7 +88,7 @@ class Worker:
         if self.gone:
             answer.set_exception(WorkerGoneError())
         else:
-            self._calls.append(_Call(body, seconds, answer))
+            self.calls.append(_Call(body, seconds, answer))
             self._wake.set()
         return answer
 
@@ -103,7 +100,7 @@ class Worker:
         try:
             await self._execute()
         except TimeoutError:
-            slow = f"it took longer than {self._calls[0].seconds:g} s" if self.ready else ""
+            slow = f"it took longer than {self.calls[0].seconds:g} s" if self.ready else ""
             reason = slow or "it did not start"
         except EOFError:
             pass
@@ -114,7 +111,7 @@ class Worker:
             code = await ended
             how = f"its process was killed by signal {-code}" if code < 0 else "its process ended"
             reason = reason or how
-            for call in self._calls:
+            for call in self.calls:
                 blamed = call is self._running
                 error = EnvironmentDiedError(reason) if blamed else WorkerGoneError()
                 if not call.answer.done():
@@ -128,16 +125,16 @@ class Worker:
         while True:
             await self._wake.wait()  # the calls of one request come together
             self._wake.clear()
-            if not self._calls:
+            if not self.calls:
                 raise EOFError
-            together = len(self._calls)
-            bodies = [call.body for call in self._calls]
+            together = len(self.calls)
+            bodies = [call.body for call in self.calls]
             self._process.stdin.write(json.dumps(bodies).encode() + b"\n")
-            await self._line(self._calls[0].seconds)
+            await self._line(self.calls[0].seconds)
             for _ in range(together):
-                self._running = self._calls[0]
+                self._running = self.calls[0]
                 line = await self._line(self._running.seconds)
-                _settle(self._calls.popleft().answer, int(line[:3]), line[3:])
+                _settle(self.calls.popleft().answer, int(line[:3]), line[3:])
             self._running = None
 
     async def _line(self, seconds: float) -> bytes:
@@ -202,7 +199,7 @@ class Fleet:
                     503, "The gateway cannot start its workers: see its log.", retry_after=2
                 )
             await asyncio.sleep(0.05)
-        return min(self.workers, key=lambda worker: (worker.sessions, worker.pending))
+        return min(self.workers, key=lambda worker: (worker.sessions, len(worker.calls)))
 
     @property
     def ready(self) -> int:

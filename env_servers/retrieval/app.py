@@ -26,8 +26,6 @@ from paw_gym.retrieval.base import (
 )
 
 _log = logging.getLogger("env_servers")
-_MOST_QUERIES = 16_384
-"""of one request, whatever the server's own bound: more are not even read"""
 MAX_CHARS = 2_000
 """of a longer query, ``/retrieve`` reads so many; ``/v1/search`` refuses it"""
 MAX_TOP_K = 100
@@ -40,7 +38,7 @@ class PlainRequest(BaseModel):
     """``POST /retrieve``, as Search-R1's clients send it: what a model wrote, a whole batch at once."""
 
     model_config = ConfigDict(strict=True)
-    queries: Annotated[list[Any], Field(max_length=_MOST_QUERIES), WithJsonSchema(_QUERIES_SCHEMA)]
+    queries: Annotated[list[Any], WithJsonSchema(_QUERIES_SCHEMA)]
     """texts; another value finds nothing, and the others are answered"""
     topk: TopK | None = None
     return_scores: bool = False
@@ -94,12 +92,10 @@ def create_app(
     default_top_k: int = 3,
     **batching: Any,
 ) -> Gate:
-    """The server as an ASGI application.
+    """The server as an ASGI application; ``token`` and ``hosts`` are those of ``Gate``.
 
     Args:
         max_queries: queries of one request.
-        token: what clients must show; ``None``: nothing.
-        hosts: names by which the server is reached, besides this machine's own.
         default_top_k: passages for a Search-R1 request that does not say how many.
     """
     if not 1 <= default_top_k <= MAX_TOP_K:
@@ -165,16 +161,13 @@ def create_app(
     @app.get("/v1/info")
     async def info() -> dict[str, Any]:
         """A description of the retriever, and the bounds of one request."""
+        bounds = {"max_query_chars": MAX_CHARS, "max_top_k": MAX_TOP_K}
         return {
             "retriever": name,
             "fingerprint": retriever.fingerprint,
             "wants_contexts": wants_contexts(retriever),
             "version": paw_gym.__version__,
-            "limits": {
-                "max_queries": max_queries,
-                "max_query_chars": MAX_CHARS,
-                "max_top_k": MAX_TOP_K,
-            },
+            "limits": {"max_queries": max_queries, **bounds},
         }
 
     @app.get("/health")

@@ -29,7 +29,7 @@ from env_servers.sessions import Client, Session, SessionStore, UnknownSessionEr
 from paw_gym.core import Task
 from paw_gym.envs.webshop.env import CLIENT_SETTINGS, SHOP_ID, ShopSettings, open_shop
 from paw_gym.envs.webshop.goals import SPLITS
-from paw_gym.envs.webshop.pages import DonePage, ItemPage, SubPage
+from paw_gym.envs.webshop.pages import ItemPage
 from paw_gym.envs.webshop.shop import Shop, Visit
 
 MAX_QUERY = 1000
@@ -120,7 +120,7 @@ class Site:
         session.visit = visit
         shop = self.shop
         page = shop.show(visit, session.task.data)
-        is_sub_page = isinstance(page, SubPage)
+        is_sub_page = visit.page == "sub"
 
         def to(kind: str, **changes: Any) -> str:
             return self.address(session, replace(visit, page=kind, **changes))
@@ -134,21 +134,26 @@ class Site:
             shop_page=shop.show(replace(visit, page="item"), session.task.data)
             if is_sub_page
             else page,
-            sub_page=page if is_sub_page else None,
-            link=lambda to: self.address(session, to),
+            to=to,
             with_option=lambda name, value: to(
                 "item", options=tuple({**dict(visit.options), name.lower(): value}.items())
             ),
-            sub_link=lambda label: to("sub", sub_page=label),
-            back=to("results"),
-            page_link=lambda number: to("results", number=number),
             item_link=lambda asin: to("item", product=shop.catalogue.number_of(asin), options=()),
-            score=page.score if isinstance(page, DonePage) else None,
-            goal=session.task.data,
         )
 
     def address(self, session: Visitor, visit: Visit) -> str:
-        return address(session.id, visit, self.shop)
+        base = f"/shop/{quote(session.id)}"
+        if visit.page == "search":
+            return base
+        if visit.page == "done":
+            return f"{base}/done"
+        fields = [("q", visit.query), ("page", str(visit.number))]
+        if visit.page == "results":
+            return f"{base}/results?{urlencode(fields)}"
+        asin = self.shop.catalogue[visit.product].asin
+        fields += [(_OPTION + name, value) for name, value in visit.options]
+        sub = f"/{quote(visit.sub_page.lower())}" if visit.page == "sub" else ""
+        return f"{base}/item/{quote(asin)}{sub}?{urlencode(fields)}"
 
 
 async def _form(request: Request) -> dict[str, str]:
@@ -164,9 +169,8 @@ async def _form(request: Request) -> dict[str, str]:
 def site_routes(site: Site) -> APIRouter:
     router = APIRouter(default_response_class=HTMLResponse, include_in_schema=False)
     shop = site.shop
-    style = (
-        resources.files("env_servers.webshop").joinpath("templates/style.css").read_text("utf-8")
-    )
+    templates = resources.files("env_servers.webshop").joinpath("templates")
+    style = templates.joinpath("style.css").read_bytes()
 
     def to(session: Visitor, visit: Visit) -> Response:
         return RedirectResponse(site.address(session, visit), 303)
@@ -241,13 +245,11 @@ def create_app(
     token: str | None = None,
     hosts: Sequence[str] = (),
 ) -> Gate:
-    """The server as an ASGI application.
+    """The server as an ASGI application; ``token`` and ``hosts`` are those of ``Gate``.
 
     Args:
         settings: what the shop is made of; ``None``: the generated products.
         sessions: where sessions are kept; ``None``: a store with the default limits.
-        token: what clients must show; ``None``: nothing.
-        hosts: names by which the server is reached, besides this machine's own.
     """
     settings = settings or ShopSettings()
     sessions = SessionStore() if sessions is None else sessions  # an empty store is falsy
@@ -273,21 +275,6 @@ def create_app(
 
 
 # --- addresses --------------------------------------------------------------------------------------
-
-
-def address(session_id: str, visit: Visit, shop: Shop) -> str:
-    base = f"/shop/{quote(session_id)}"
-    if visit.page == "search":
-        return base
-    if visit.page == "done":
-        return f"{base}/done"
-    fields = [("q", visit.query), ("page", str(visit.number))]
-    if visit.page == "results":
-        return f"{base}/results?{urlencode(fields)}"
-    asin = shop.catalogue[visit.product].asin
-    fields += [(_OPTION + name, value) for name, value in visit.options]
-    sub = f"/{quote(visit.sub_page.lower())}" if visit.page == "sub" else ""
-    return f"{base}/item/{quote(asin)}{sub}?{urlencode(fields)}"
 
 
 def visit_of_results(query: str, number: int) -> Visit:

@@ -84,7 +84,8 @@ class RemoteEnv(TextEnv):
         self._has_expert = False
         """over there, with a state that playing again does not bring back"""
         self._shown: OrderedDict[str, str] = OrderedDict()
-        self._ahead: tuple[Any, dict[str, Any] | Exception] | None = None
+        self._ahead: tuple[Any, dict[str, Any], dict[str, Any] | Exception] | None = None
+        """a call that is to come, what was sent for it, and what came of it"""
         self.client.keep(self._held)
         weakref.finalize(self, _abandon, self.client, self._held, os.getpid()).atexit = False
 
@@ -245,17 +246,14 @@ class RemoteEnv(TextEnv):
         ahead, self._ahead = self._ahead, None
         if ahead is None or ahead[0] != call:
             return None
-        answer = ahead[1]
-        if isinstance(answer, UnknownSessionError) and call["op"] == "reset":
-            self._lose(answer)
-            return None
-        if isinstance(answer, OutOfStepError):  # asking again restores it
-            return None
+        _, sent, answer = ahead
+        forgotten = isinstance(answer, UnknownSessionError)
+        if forgotten or (isinstance(answer, SessionLostError) and call["op"] == "step"):
+            return (
+                None  # asking again takes another session, restores the episode, or tells why not
+            )
         if isinstance(answer, Exception):
-            if isinstance(answer, SessionLostError):
-                self._lose(answer)
             raise answer
-        sent = answer.pop("sent")
         if "rng" in sent:
             call["rng"] = sent["rng"]
         return self._take(sent, answer)
@@ -353,10 +351,8 @@ def _fetch(client: GatewayClient, asked: list[tuple[RemoteEnv, dict[str, Any]]])
                 raise answer
             env._opened(answer)
         except Exception as error:  # raised by the call that it is for
-            env._ahead = (call, error)
+            env._ahead = (call, {}, error)
     open_ = [(env, call) for env, call in asked if env._held]
     calls = [env._of_session(dict(call)) for env, call in open_]
     for (env, call), sent, answer in zip(open_, calls, client.calls(calls), strict=True):
-        if not isinstance(answer, Exception):
-            answer["sent"] = sent
-        env._ahead = (call, answer)
+        env._ahead = (call, sent, answer)
