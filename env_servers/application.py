@@ -107,7 +107,13 @@ def new_app(
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]
-    _add_error_handlers(app, page_for)
+
+    async def answer(request: Request, error: Exception) -> Response:
+        path, found = request.url.path, as_problem(error)
+        return page_for(path, found) or found.response(path, getattr(error, "headers", None))
+
+    for kind in (ProblemError, HTTPException, RequestValidationError, ValidationError, Exception):
+        app.exception_handler(kind)(answer)
     return app
 
 
@@ -121,15 +127,13 @@ async def read(model: type[Model], request: Request) -> Model:
     (``Many``), and no object of many members has more of them than one of ours.
     """
     body = await request.body() or b"{}"
-    if len(body) > _LONG:
-        return await asyncio.to_thread(_parsed, model, body)
-    return _parsed(model, body)
 
+    def parsed() -> Model:
+        if body.count(b":") > _FEW or body.count(b"{") > _OBJECTS:
+            _require_small_objects(body)
+        return model.model_validate_json(body)
 
-def _parsed(model: type[Model], body: bytes) -> Model:
-    if body.count(b":") > _FEW or body.count(b"{") > _OBJECTS:
-        _require_small_objects(body)
-    return model.model_validate_json(body)
+    return await asyncio.to_thread(parsed) if len(body) > _LONG else parsed()
 
 
 def _require_small_objects(body: bytes) -> None:
@@ -168,15 +172,6 @@ def json_answer(content: Any, status: int = 200) -> Response:
 
 
 # --- errors ------------------------------------------------------------------------------------------
-
-
-def _add_error_handlers(app: FastAPI, page_for: Page) -> None:
-    async def answer(request: Request, error: Exception) -> Response:
-        path, found = request.url.path, as_problem(error)
-        return page_for(path, found) or found.response(path, getattr(error, "headers", None))
-
-    for kind in (ProblemError, HTTPException, RequestValidationError, ValidationError, Exception):
-        app.exception_handler(kind)(answer)
 
 
 def as_problem(error: Exception) -> ProblemError:

@@ -35,10 +35,6 @@ class _Play(Session):
     env: Any = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    @property
-    def busy(self) -> bool:
-        return self.lock.locked()
-
     def end(self) -> None:
         if self.env is not None:
             self.env.close()

@@ -9,7 +9,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from env_servers.problems import ProblemError
 
@@ -42,11 +42,13 @@ class Session:
     id: str = field(default_factory=lambda: secrets.token_urlsafe(16))
     used: float = field(init=False)
     """when it was used last, in seconds of the store's clock"""
+    lock: Any = None
+    """held by the request that is using it, if one may take long"""
 
     @property
     def busy(self) -> bool:
         """True while a request is using it: then it does not expire."""
-        return False
+        return self.lock is not None and bool(self.lock.locked())
 
     def end(self) -> None:
         """Gives back what it holds; called once, when it was closed or has expired."""

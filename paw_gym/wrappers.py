@@ -308,14 +308,13 @@ class RecordTransitions(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self.path.is_dir() or self.path.is_file():  # reading a pipe would wait
             next(read_jsonl(self.path), None)  # raises for a folder, or a file of something else
-        inner = self.env.unwrapped
+        inner: Any = self.env.unwrapped
         if isinstance(inner, AgentInterface):
             self.episode = inner.new_episode()
         else:
             name = _episode_name(info["task_id"], inner.np_random)
-            env_id = inner.spec.id if inner.spec else type(inner).__name__
             self.episode = Episode(
-                env_id, info["task_id"], name, info["task_type"], info["instruction"]
+                inner.env_id, info["task_id"], name, info["task_type"], info["instruction"]
             )
         self._observation = observation
         return observation, info

@@ -16,8 +16,9 @@ from env_servers.gate import TOKEN, Gate
 from env_servers.gateway import calls as asked
 from env_servers.gateway.gateway import Gateway, Limits
 from env_servers.gateway.settings import Offer
+from env_servers.gateway.workers import Fleet
 from env_servers.problems import ProblemError
-from env_servers.sessions import Client
+from env_servers.sessions import Client, SessionStore
 
 MAX_BODY = 16 << 20
 """bytes of a request: those of many environments come together"""
@@ -41,7 +42,9 @@ def create_app(
     Args:
         modules: those that register environments; imported in each worker.
     """
-    gateway = Gateway(offer, limits or Limits(), modules)
+    most = limits or Limits()
+    sessions = SessionStore(most.session_seconds, most.sessions, most.sessions_per_client)
+    gateway = Gateway(offer, most, sessions, Fleet(most.workers, modules, most.memory_mb))
 
     app = new_app(
         "Gateway", has_token=bool(tokens), bodies=BODIES, lifespan=lambda _: gateway.running()
@@ -54,7 +57,7 @@ def create_app(
         return {
             "status": "ok",
             "version": paw_gym.__version__,
-            "sessions": len(gateway.sessions),
+            "sessions": len(sessions),
             "pending": gateway.pending,
             "workers": gateway.fleet.ready,
             "worker_deaths": gateway.fleet.deaths,

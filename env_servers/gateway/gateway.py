@@ -86,10 +86,6 @@ class EnvSession(Session):
     """what became of the environment, when it failed; a reset makes another"""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    @property
-    def busy(self) -> bool:
-        return self.lock.locked()
-
     def end(self) -> None:
         worker, self.worker = self.worker, None
         if worker is not None and not worker.gone:
@@ -100,29 +96,12 @@ class EnvSession(Session):
 
 
 class Gateway:
-    """Answers calls.
-
-    Args:
-        sessions: where sessions are kept, if other routes keep theirs there too; ``None``: a
-            store of its own, with these limits.
-        fleet: where environments run; ``None``: in processes of their own, with these limits.
-    """
+    """Answers calls, for environments that run in the fleet."""
 
     def __init__(
-        self,
-        offer: Offer,
-        limits: Limits,
-        modules: Sequence[str] = (),
-        sessions: SessionStore | None = None,
-        fleet: Fleet | LocalFleet | None = None,
+        self, offer: Offer, limits: Limits, sessions: SessionStore, fleet: Fleet | LocalFleet
     ) -> None:
-        self.offer, self.limits = offer, limits
-        if sessions is None:  # an empty store is falsy
-            sessions = SessionStore(
-                limits.session_seconds, limits.sessions, limits.sessions_per_client
-            )
-        self.sessions = sessions
-        self.fleet = fleet or Fleet(limits.workers, modules, limits.memory_mb)
+        self.offer, self.limits, self.sessions, self.fleet = offer, limits, sessions, fleet
         self._pending: Counter[str] = Counter()
         self._descriptions: dict[str, bytes] = {}
 

@@ -62,20 +62,15 @@ class Hosted:
         from paw_gym.registration import make_text_env
 
         self.env = make_text_env(env_id, **kwargs)
-        inner = self.env.unwrapped
-        if not isinstance(inner, TextEnv):
-            raise TypeError(f"{env_id} makes a {type(inner).__name__}, not a paw_gym.TextEnv.")
-        self.text_env = inner
-        self.shows = type(inner).prompt_observation is not TextEnv.prompt_observation
+        self.text_env: TextEnv = self.env.unwrapped
+        made = type(self.text_env)
+        self.shows = made.prompt_observation is not TextEnv.prompt_observation
         self._experts: list[Callable[[], str]] = []
         self.over = True
 
     def describe(self, call: dict[str, Any]) -> dict[str, Any]:
         """A description of the environment for clients, who ask for it once."""
         env = self.text_env
-        small = env.small_template
-        if small not in builtin_templates():  # to a client it would be a path on this machine
-            small = TextEnv.small_template
         return {
             "env_id": call["env_id"],
             "fingerprint": env.tasks.fingerprint,
@@ -86,7 +81,7 @@ class Hosted:
             "held_out_splits": list(env.held_out_splits),
             "has_splits": has_splits(call["env_id"]),
             "type_groups": {name: list(types) for name, types in env.type_groups.items()},
-            "small_template": small,
+            "small_template": env.small_template,
             "recorded_info": list(env.recorded_info),
             "shows": self.shows,
             "asks_admissible": type(env).is_admissible is not TextEnv.is_admissible,

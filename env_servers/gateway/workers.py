@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import sys
-import time
 from asyncio.subprocess import PIPE, Process
 from collections import deque
 from collections.abc import Sequence
@@ -23,8 +22,7 @@ _READY_SECONDS = 180.0
 _LONGEST_LINE = 1 << 30
 """bytes of an answer"""
 _LONGEST_PAUSE = 30.0
-_PLACE_SECONDS = 10.0
-"""how long a call waits for a worker to be replaced"""
+_PLACE_ATTEMPTS = 200
 
 _PROGRAM = "from env_servers.gateway.worker import main; main()"
 """as a module with -m, it would be imported twice, and Python would say so"""
@@ -192,14 +190,11 @@ class Fleet:
 
     async def place(self) -> Worker:
         """The worker for one more environment: the one with the fewest."""
-        give_up = time.monotonic() + _PLACE_SECONDS
-        while not self.workers:
-            if time.monotonic() > give_up:
-                raise ProblemError(
-                    503, "The gateway cannot start its workers: see its log.", retry_after=2
-                )
-            await asyncio.sleep(0.05)
-        return min(self.workers, key=lambda worker: (worker.sessions, len(worker.calls)))
+        for _ in range(_PLACE_ATTEMPTS):
+            if self.workers:
+                return min(self.workers, key=lambda worker: (worker.sessions, len(worker.calls)))
+            await asyncio.sleep(0.05)  # one that died is being replaced
+        raise ProblemError(503, "The gateway cannot start its workers: see its log.", retry_after=2)
 
     @property
     def ready(self) -> int:

@@ -259,7 +259,7 @@ def create_app(
     # process and back
     chosen = frozenset(CLIENT_SETTINGS)
     offer = Offer(frozenset({SHOP_ID}), chosen, {SHOP_ID: asdict(settings)})
-    gateway = Gateway(offer, Limits(), sessions=sessions, fleet=LocalFleet())
+    gateway = Gateway(offer, Limits(), sessions, LocalFleet())
     app = new_app("WebShop", has_token=token is not None, bodies=BODIES, page_for=site.problem)
     app.include_router(site_routes(site))
     add_routes(app, gateway)

@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -63,15 +64,13 @@ class EnvDefaults:
     @classmethod
     def read(cls, described: Mapping[str, Any]) -> EnvDefaults:
         """The defaults that a gateway's description of an environment holds."""
-        agent = dict(described["agent"])
-        text, name = agent.pop("template_text"), agent["template"]
-        small = described["small_template"]
+        agent, small = dict(described["agent"]), described["small_template"]
+        text = agent.pop("template_text")
         if text is not None:
             agent["template"] = PromptTemplate.parse(text, "remote")
-        elif name not in builtin_templates():  # it must not be taken for a path on this machine
-            raise RemoteError(
-                f"The gateway names a prompt template that is unknown here: {name!r}."
-            )
+        elif agent["template"] not in builtin_templates():  # no path on this machine
+            name = agent["template"]
+            raise RemoteError(f"The gateway names an unknown prompt template: {name!r}.")
         if small not in builtin_templates():
             small = TextEnv.small_template
         selection, held_out = described["held_out_splits"]
@@ -96,6 +95,7 @@ class GatewayClient:
         self._held: dict[int, list[str]] = {}
         """sessions by the environment that holds them"""
         self._abandoned: list[str] = []
+        self._process = os.getpid()
         self._described: dict[str, dict[str, Any]] = {}
         self._task_sets: dict[str, TaskSet] = {}
 
@@ -178,16 +178,20 @@ class GatewayClient:
             return ServerUnavailableError(f"{self.url}: {said}")
         return RemoteError(said) if kind is None else kind(said)
 
-    def keep(self, held: list[str]) -> None:
-        """Notes where an environment keeps its session."""
+    def keep(self, env: Any, held: list[str]) -> None:
+        """Notes where an environment keeps its session; closes it if nobody else has."""
         self._held[id(held)] = held
+        weakref.finalize(env, self._abandon, held).atexit = False
 
-    def abandon(self, held: list[str]) -> None:
-        """Has the next request close the session of an environment that nobody closed."""
-        self._abandoned.extend(self._held.pop(id(held), ()))
+    def _abandon(self, held: list[str]) -> None:
+        """Has the next request close a session. A forked process does not own what it has a copy of."""
+        if os.getpid() == self._process:
+            self._abandoned += self._held.pop(id(held), [])
 
     def close_all(self) -> None:
         """Closes all sessions, if the gateway answers at once; otherwise they expire."""
+        if os.getpid() != self._process:
+            return
         sessions = [*self._abandoned, *(name for held in self._held.values() for name in held)]
         with suppress(ServerUnavailableError, RemoteError):
             for part in _parts(_closing(sessions)):
@@ -271,10 +275,5 @@ def client_for(url: str, token: str | None, timeout: float) -> GatewayClient:
 @lru_cache(maxsize=64)
 def _client_for(url: str, token: str | None, timeout: float, process: int) -> GatewayClient:
     client = GatewayClient(url, token, timeout)
-
-    def at_exit() -> None:
-        if os.getpid() == process:  # a forked process does not own what it has a copy of
-            client.close_all()
-
-    atexit.register(at_exit)
+    atexit.register(client.close_all)
     return client

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
-import os
-import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -86,8 +83,7 @@ class RemoteEnv(TextEnv):
         self._shown: OrderedDict[str, str] = OrderedDict()
         self._ahead: tuple[Any, dict[str, Any], dict[str, Any] | Exception] | None = None
         """a call that is to come, what was sent for it, and what came of it"""
-        self.client.keep(self._held)
-        weakref.finalize(self, _abandon, self.client, self._held, os.getpid()).atexit = False
+        self.client.keep(self, self._held)
 
     @classmethod
     def defaults(
@@ -103,14 +99,9 @@ class RemoteEnv(TextEnv):
         return EnvDefaults.read(client_for(url, token, timeout).describe(remote_id, kwargs))
 
     @property
-    def spec(self) -> gym.envs.registration.EnvSpec | None:
-        """Its specification, under the id of the environment that it stands for."""
-        return self.__dict__.get("_spec")
-
-    @spec.setter
-    def spec(self, value: gym.envs.registration.EnvSpec | None) -> None:
-        same = None if value is None else dataclasses.replace(value, id=self.remote_id)
-        self.__dict__["_spec"] = same
+    def env_id(self) -> str:
+        """The id of the environment that it stands for."""
+        return self.remote_id
 
     # --- calls ---------------------------------------------------------------------------------------
 
@@ -335,11 +326,6 @@ class RemoteEnv(TextEnv):
             with suppress(ServerUnavailableError, RemoteError):
                 self.client.call({"op": "close", "session": self._held[0]})
             self._held.clear()
-
-
-def _abandon(client: GatewayClient, held: list[str], process: int) -> None:
-    if os.getpid() == process:  # a forked process does not own what it has a copy of
-        client.abandon(held)
 
 
 def _fetch(client: GatewayClient, asked: list[tuple[RemoteEnv, dict[str, Any]]]) -> None:

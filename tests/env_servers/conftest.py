@@ -49,8 +49,10 @@ async def exchange(
 
 
 class Client:
+    loop = asyncio.new_event_loop()  # one for all: Python warns of each that nobody closed
+
     def __init__(self, app: Any) -> None:
-        self.app, self.loop = app, asyncio.new_event_loop()
+        self.app = app
         self.events = asyncio.Queue[Any]()
 
     def __enter__(self) -> Client:
