@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http import HTTPStatus
 from typing import Annotated, Any, TypeVar
@@ -27,9 +27,9 @@ _TOKEN = {
 }
 """ways to show a token"""
 _KEY = {"client": {"type": "apiKey", "in": "header", "name": "X-PaW-Client"}}
-BY_KEY: dict[str, Any] = {"security": [{"client": []}]}
-"""the part of a route's document (``openapi_extra``) that says that a client must show a secret of its
-own if there is no token"""
+"""what a client must show for its sessions if there is no token"""
+CALLS_PATH = "/v1/calls"
+"""path of a gateway's calls, for sessions"""
 _REFERENCE = "#/components/schemas/{model}"
 _SENTENCES = {
     404: "There is nothing at this path.",
@@ -88,7 +88,7 @@ def new_app(
     title: str,
     *,
     has_token: bool,
-    bodies: Sequence[type[BaseModel]] = (),
+    bodies: Mapping[str, type[BaseModel]],
     page_for: Page = lambda path, problem: None,
     lifespan: Any = None,
 ) -> FastAPI:
@@ -96,6 +96,7 @@ def new_app(
 
     Args:
         has_token: whether clients must show a token (which ``Gate`` checks).
+        bodies: by path, what its ``POST`` reads.
     """
     app = FastAPI(
         title=title, version=paw_gym.__version__, docs_url=None, redoc_url=None,
@@ -153,14 +154,6 @@ def _require_small_objects(body: bytes) -> None:
         reader.decode(body.decode())
 
 
-def takes(model: type[BaseModel]) -> dict[str, Any]:
-    """The part of a route's document (``openapi_extra``) that states which body it takes."""
-    schema = {"$ref": _REFERENCE.format(model=model.__name__)}
-    required = any(field.is_required() for field in model.model_fields.values())
-    content = {"application/json": {"schema": schema}}
-    return {"requestBody": {"required": required, "content": content}}
-
-
 def refuses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The part of a route's document (``responses``) that states which problems it answers with."""
     return {status: {"description": HTTPStatus(status).phrase} for status in statuses}
@@ -202,14 +195,16 @@ def _mistake(found: Mapping[str, Any]) -> dict[str, str]:
 # --- the document ------------------------------------------------------------------------------------
 
 
-def _document(app: FastAPI, has_token: bool, bodies: Sequence[type[BaseModel]]) -> dict[str, Any]:
+def _document(
+    app: FastAPI, has_token: bool, bodies: Mapping[str, type[BaseModel]]
+) -> dict[str, Any]:
     """The OpenAPI document: what FastAPI knows, with the bodies, every error, and the ways to get in."""
     document = get_openapi(title=app.title, version=app.version, routes=app.routes)
     components = document.setdefault("components", {})
     schemas = components.setdefault("schemas", {})
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
-    models = [(model, "validation") for model in (*bodies, Problem)]
+    models = [(model, "validation") for model in (*bodies.values(), Problem)]
     _, defined = models_json_schema(models, ref_template=_REFERENCE)  # type: ignore[arg-type]
     schemas |= defined["$defs"]
     components["securitySchemes"] = _TOKEN if has_token else _KEY
@@ -219,12 +214,18 @@ def _document(app: FastAPI, has_token: bool, bodies: Sequence[type[BaseModel]]) 
             if has_token:
                 ways: list[Any] = [] if path in OPEN_PATHS else [{name: []} for name in _TOKEN]
                 operation["security"] = ways
+            elif path == CALLS_PATH:
+                operation["security"] = [{name: []} for name in _KEY]
             # problems that the layers around a route answer with
             common = [403, 421]
             if operation.get("security"):
                 common.append(401)
-            if "requestBody" in operation:
+            if path in bodies:
                 common += [408, 413, 415, 422]
+                required = any(f.is_required() for f in bodies[path].model_fields.values())
+                content = {"schema": {"$ref": _REFERENCE.format(model=bodies[path].__name__)}}
+                body = {"required": required, "content": {"application/json": content}}
+                operation["requestBody"] = body
             responses = operation["responses"]
             responses |= {str(status): words for status, words in refuses(*common).items()}
             for status, response in responses.items():

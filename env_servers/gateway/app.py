@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
 import paw_gym
-from env_servers.application import BY_KEY, new_app, read, refuses, takes
+from env_servers.application import CALLS_PATH, new_app, read, refuses
 from env_servers.gate import TOKEN, Gate
 from env_servers.gateway import calls as asked
 from env_servers.gateway.gateway import Gateway, Limits
@@ -25,8 +25,7 @@ MAX_BODY = 16 << 20
 KEY_HEADER = "x-paw-client"
 """a secret of the client's own: its sessions answer to nobody who does not show it"""
 _KEY_LENGTHS = range(16, 257)
-CALLS_PATH = "/v1/calls"
-BODIES = [asked.Request]
+BODIES = {CALLS_PATH: asked.Request}
 
 
 def create_app(
@@ -82,12 +81,9 @@ def client_of(request: Request) -> Client:
     key = request.headers.get(KEY_HEADER, "")
     # not the header that showed it: what a header holds besides an accepted token is easily made up
     token = request.scope.get(TOKEN) or ""
-    if key and len(key) not in _KEY_LENGTHS:
-        raise ProblemError(401, f"{KEY_HEADER} has 16 to 256 characters, got {len(key)}.")
-    if not key and not token:
-        raise ProblemError(
-            401, f"Send a secret of your own as the header {KEY_HEADER}: sessions are bound to it."
-        )
+    if len(key) not in _KEY_LENGTHS and (key or not token):
+        words = f"Send a secret of your own, of 16 to 256 characters, as the header {KEY_HEADER}"
+        raise ProblemError(401, f"{words}: sessions are bound to it.")
     address = request.client.host if request.client else "unknown"
     hashed = hashlib.sha256(token.encode()).hexdigest()
     owner = hashlib.sha256(json.dumps([token, key]).encode()).digest()
@@ -95,12 +91,7 @@ def client_of(request: Request) -> Client:
 
 
 def add_routes(app: FastAPI, gateway: Gateway) -> None:
-    @app.post(
-        CALLS_PATH,
-        response_model=asked.Results,
-        responses=refuses(429, 503),
-        openapi_extra={**takes(asked.Request), **BY_KEY},
-    )
+    @app.post(CALLS_PATH, response_model=asked.Results, responses=refuses(429, 503))
     async def calls(request: Request) -> Response:
         """Many calls for different sessions; they are executed at the same time."""
         client = client_of(request)

@@ -12,7 +12,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 import paw_gym
-from env_servers.application import Many, Whole, json_answer, new_app, read, refuses, takes
+from env_servers.application import Many, Whole, json_answer, new_app, read, refuses
 from env_servers.gate import MAX_BODY, Gate
 from env_servers.problems import ProblemError
 from env_servers.retrieval.batching import Batcher
@@ -102,11 +102,9 @@ def create_app(
         raise ValueError(f"default_top_k is 1 to {MAX_TOP_K}, got {default_top_k}.")
     batcher = Batcher(retriever, **batching)
     app = new_app(
-        "Retriever",
-        has_token=token is not None,
-        bodies=(PlainRequest, TypedRequest),
-        lifespan=lambda _: batcher.running(),
-    )
+        "Retriever", has_token=token is not None, lifespan=lambda _: batcher.running(),
+        bodies={"/retrieve": PlainRequest, "/v1/search": TypedRequest},
+    )  # fmt: skip
 
     async def answer(
         queries: Sequence[str], top_k: int, contexts: Sequence[Context] | None
@@ -123,12 +121,7 @@ def create_app(
             _log.warning("The retriever failed: %s", error)
             raise ProblemError(502, str(error)) from error
 
-    @app.post(
-        "/retrieve",
-        response_model=PlainResults,
-        responses=refuses(429, 502),
-        openapi_extra=takes(PlainRequest),
-    )
+    @app.post("/retrieve", response_model=PlainResults, responses=refuses(429, 502))
     async def retrieve(request: Request) -> Response:
         """Passages in Search-R1's format."""
         asked_for = await read(PlainRequest, request)
@@ -140,12 +133,7 @@ def create_app(
         plain = [[_plain(hit, asked_for.return_scores) for hit in hits] for hits in results]
         return json_answer({"result": plain})
 
-    @app.post(
-        "/v1/search",
-        response_model=TypedResults,
-        responses=refuses(429, 502),
-        openapi_extra=takes(TypedRequest),
-    )
+    @app.post("/v1/search", response_model=TypedResults, responses=refuses(429, 502))
     async def search(request: Request) -> Response:
         """Passages with their scores."""
         asked_for = await read(TypedRequest, request)

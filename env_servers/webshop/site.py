@@ -298,7 +298,9 @@ def visit_of_item(shop: Shop, asin: str, sub_page: str, given: Mapping[str, str]
         sub_page not in names or (sub_page == "attributes" and not shop.show_attributes)
     ):
         raise ProblemError(404, "There is no such page.")
-    results = visit_of_results(given.get("q", ""), _number(given.get("page", "1")))
+    page = given.get("page", "1")
+    is_number = page.isascii() and page.isdigit() and len(page) < 6
+    results = visit_of_results(given.get("q", ""), int(page) if is_number else 0)
     return Visit(
         "sub" if sub_page else "item",
         results.query,
@@ -307,7 +309,3 @@ def visit_of_item(shop: Shop, asin: str, sub_page: str, given: Mapping[str, str]
         tuple(chosen.items()),
         names.get(sub_page, ""),
     )
-
-
-def _number(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0

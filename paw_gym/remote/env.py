@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, ClassVar
@@ -25,8 +24,6 @@ from paw_gym.remote.client import EnvDefaults, GatewayClient, client_for
 
 TIMEOUT = 330.0
 """seconds to wait for an answer: more than a gateway gives an environment to load its data"""
-_SHOWN = 64
-"""observations whose form in a prompt is remembered"""
 
 
 class RemoteEnv(TextEnv):
@@ -80,7 +77,8 @@ class RemoteEnv(TextEnv):
         """the reset and the steps since, which make the same state again"""
         self._has_expert = False
         """over there, with a state that playing again does not bring back"""
-        self._shown: OrderedDict[str, str] = OrderedDict()
+        self._shown: dict[str, str] = {}
+        """the episode's observations, as a prompt shows them"""
         self._ahead: tuple[Any, dict[str, Any], dict[str, Any] | Exception] | None = None
         """a call that is to come, what was sent for it, and what came of it"""
         self.client.keep(self, self._held)
@@ -208,7 +206,7 @@ class RemoteEnv(TextEnv):
     def _outcome(self, answer: Mapping[str, Any]) -> Outcome:
         observation, info = answer["observation"], answer["info"]
         if self._shows:
-            self._remember(observation, answer.get("shown", observation))
+            self._shown[observation] = answer.get("shown", observation)
         return Outcome(
             observation,
             reward=float(answer.get("reward", 0.0)),
@@ -220,12 +218,6 @@ class RemoteEnv(TextEnv):
             info={name: value for name, value in info.items() if name not in INFO_KEYS},
             truncated=bool(answer.get("truncated", False)),
         )
-
-    def _remember(self, observation: str, shown: str) -> None:
-        self._shown[observation] = shown
-        self._shown.move_to_end(observation)
-        while len(self._shown) > _SHOWN:
-            self._shown.popitem(last=False)
 
     def _start(self, task: Task) -> Outcome:
         raise NotImplementedError("A remote environment starts its episodes in reset().")
@@ -271,7 +263,7 @@ class RemoteEnv(TextEnv):
             return observation
         if observation not in self._shown:
             asked = {"op": "ask", "what": "shown", "text": observation}
-            self._remember(observation, str(self._ask(asked)["answer"]))
+            self._shown[observation] = str(self._ask(asked)["answer"])
         return self._shown[observation]
 
     def list_actions(self) -> Sequence[str] | None:
@@ -300,13 +292,13 @@ class RemoteEnv(TextEnv):
     # --- save and restore ----------------------------------------------------------------------------
 
     def _get_state(self) -> Any:
-        return {"journal": copy.deepcopy(self._journal), "shown": list(self._shown.items())}
+        return {"journal": copy.deepcopy(self._journal), "shown": dict(self._shown)}
 
     def _set_state(self, state: Any) -> None:
         """Has the episode played again over there: states are small, and no code travels."""
         self._ahead = None
         self._play_again(copy.deepcopy(state["journal"]))
-        self._shown = OrderedDict(state["shown"])
+        self._shown = dict(state["shown"])
 
     def _play_again(self, journal: dict[str, Any]) -> None:
         before, over = generator_text(self.np_random), self._over
