@@ -106,32 +106,25 @@ class EnvPool:
         while len(self._envs) < len(task_ids) * size:
             self._envs.append(self._new_env())
         self.active, self.episodes = [], []
-        places = [(index, *divmod(index, size)) for index in range(len(task_ids) * size)]
-        planned = (self._seeds.get(task_ids[group]) for _, group, _ in places)
+        tasks = [task_id for task_id in task_ids for _ in range(size)]
+        planned = map(self._seeds.get, tasks)
         seeds = [int(self._rng.integers(2**31)) if seed is None else seed for seed in planned]
         self._fetch_ahead(
-            (self._envs[index], "reset", (seed, {"task_id": task_ids[group]}))
-            for (index, group, _), seed in zip(places, seeds, strict=True)
+            (env, "reset", (seed, {"task_id": task_id}))
+            for env, task_id, seed in zip(self._envs, tasks, seeds, strict=False)
         )
-        for (index, group, member), seed in zip(places, seeds, strict=True):
-            task_id = task_ids[group]
+        for index, (task_id, seed) in enumerate(zip(tasks, seeds, strict=True)):
+            group, member = divmod(index, size)
             if task_id in self._seeds:  # a second group of it would get the names of the first
                 member += size * list(task_ids[:group]).count(task_id)
             self._start(index, group, member, task_id, seed)
         return self.active
 
     def _fetch_ahead(self, calls: Iterable[tuple[AgentInterface, str, tuple[Any, ...]]]) -> None:
-        """Makes calls ahead for environments that can be asked together: remote ones, in one request.
-
-        ``fetch_ahead`` of their class keeps the answers for the calls that follow.
-        """
-        together: dict[Any, list[tuple[Any, str, tuple[Any, ...]]]] = {}
-        for env, method, arguments in calls:
-            fetch = getattr(env.text_env, "fetch_ahead", None)
-            if fetch is not None:
-                together.setdefault(fetch, []).append((env.text_env, method, arguments))
-        for fetch, asked in together.items():
-            fetch(asked)
+        """Asks remote environments in one request; they keep the answers for the calls that follow."""
+        fetch = getattr(self._envs[0].text_env, "fetch_ahead", None)
+        if fetch is not None:
+            fetch([(env.text_env, method, arguments) for env, method, arguments in calls])
 
     def _start(self, index: int, group: int, member: int, task_id: str, seed: int) -> None:
         env = self._envs[index]
@@ -157,8 +150,7 @@ class EnvPool:
         self._fetch_ahead(
             (env, "step", (env.template.read_response(response).action,))
             for slot, response in answered
-            if hasattr((env := self._envs[slot.index]).text_env, "fetch_ahead")
-            and not env.require_admissible  # which is asked before the step
+            if not (env := self._envs[slot.index]).require_admissible  # asked before the step
         )
         self.active = [slot for slot, response in answered if self._advance(slot, response)]
         return self.active

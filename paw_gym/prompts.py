@@ -113,25 +113,17 @@ class PromptTemplate:
     @classmethod
     def load(cls, name_or_path: str | Path) -> PromptTemplate:
         """A built-in template by name, or a TOML file."""
-        if not isinstance(name_or_path, str | Path):
-            raise ValueError(
-                f"A prompt template is a name or the path of a .toml file, got {name_or_path!r}. "
-                + did_you_mean("", builtin_templates())
-            )
-        path = Path(name_or_path)
-        if path.suffix == ".toml":
-            if (file := file_at(path)) is None:
-                raise ValueError(f"There is no template file {str(path)[:200]!r}.")
-            text = file.read_text(encoding="utf-8")
-        elif str(path) in builtin_templates():
-            text = (_TEMPLATES / f"{path}.toml").read_text(encoding="utf-8")
-        else:
-            raise ValueError(
-                f"There is no prompt template {str(name_or_path)[:200]!r}. "
-                + did_you_mean(str(path), builtin_templates())
-                + " Or give the path of a .toml file."
-            )
-        return cls.parse(text, path.stem)
+        name, known = str(name_or_path), builtin_templates()
+        if name in known:
+            return cls.parse((_TEMPLATES / f"{name}.toml").read_text(encoding="utf-8"), name)
+        if name.endswith(".toml"):
+            if (file := file_at(name)) is None:
+                raise ValueError(f"There is no template file {name[:200]!r}.")
+            return cls.parse(file.read_text(encoding="utf-8"), file.stem)
+        raise ValueError(
+            f"There is no prompt template {name[:200]!r}. {did_you_mean(name, known)} "
+            "Or give the path of a .toml file."
+        )
 
     @classmethod
     def parse(cls, text: str, name: str = "custom") -> PromptTemplate:

@@ -155,11 +155,21 @@ def register_text_env(
 
 
 def _require_free(id: str, entry_point: Any, kwargs: dict[str, Any]) -> None:
+    """Raises ``EnvDefinitionError`` for a taken id, unless it is the same definition, run again: a notebook's
+    cell, or a module that is reloaded."""
     from gymnasium.envs.registration import registry
 
+    from paw_gym.internals.registry import same_place
     from paw_gym.internals.validation import EnvDefinitionError
 
-    if id not in registry or _defined_anew(registry[id], entry_point, kwargs):
+    if id not in registry:
+        return
+    before = getattr(registry[id].entry_point, "play", registry[id].entry_point)
+    if isinstance(entry_point, str):
+        again = before == entry_point and registry[id].kwargs == kwargs
+    else:
+        again = before is not entry_point and same_place(before, entry_point)
+    if again:
         return
     owner = f" by {_REGISTERED[id].package}" if id in _REGISTERED else " by Gymnasium or a plug-in"
     raise EnvDefinitionError(
@@ -168,17 +178,6 @@ def _require_free(id: str, entry_point: Any, kwargs: dict[str, Any]) -> None:
         "id",
         id,
     )
-
-
-def _defined_anew(spec: Any, entry_point: Any, kwargs: dict[str, Any]) -> bool:
-    """True if it is the same definition, run again: a notebook's cell, or a module that is reloaded."""
-    if isinstance(entry_point, str):
-        return bool(spec.entry_point == entry_point and spec.kwargs == kwargs)
-    before = getattr(spec.entry_point, "play", spec.entry_point)
-    places = [
-        (getattr(d, "__module__", d), getattr(d, "__qualname__", d)) for d in (before, entry_point)
-    ]
-    return before is not entry_point and places[0] == places[1]
 
 
 def _register(id: str, entry_point: Any, kwargs: dict[str, Any]) -> None:

@@ -22,29 +22,21 @@ from paw_gym.contract.subject import (
     start,
 )
 from paw_gym.internals.printable import counted
+from paw_gym.internals.validation import check_task
 
 _ATTEMPTS = 5
 """episodes in which an expert may lose to chance"""
 
 
 def task_ids(subject: Subject) -> str:
-    """Ids are unique strings and lead to their tasks."""
+    """Ids are unique strings and lead to their tasks, which have an instruction."""
     tasks = subject.make().tasks
     ids = list(tasks.ids)
-    require(len(tasks) == len(ids), f"len(tasks) is {len(tasks)}, but there are {len(ids)} ids.")
     repeated = len(ids) - len(set(ids))
     require(not repeated, f"{repeated} task ids are repeated; every id must name one task.")
     for place in {0, len(ids) // 2, len(ids) - 1}:
         for key in (place, ids[place]):
-            task = tasks[key]
-            require(
-                task.id == ids[place],
-                f"tasks[{key!r}].id is {task.id!r}; expected {ids[place]!r}.",
-            )
-            require(
-                isinstance(task.instruction, str) and task.instruction.strip(),
-                f"Task {task.id!r} has no instruction: {task.instruction!r}.",
-            )
+            check_task(tasks[key], f"tasks[{key!r}]")
     return counted(len(ids), "task")
 
 

@@ -14,6 +14,8 @@ import signal
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from itertools import chain
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -24,16 +26,10 @@ from paw_gym.internals.validation import is_authors
 TIME_LIMIT = 60.0
 """seconds that one check may take, unless given"""
 _GRACE = 1.0
-"""seconds that it is given to end"""
-_LATE = 5.0
-"""seconds beyond the limit in which it writes down where it is"""
+"""seconds that the process is given to end"""
 _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)')
 
 Work = Callable[[], Iterator[CheckResult]]
-
-
-class _EndedError(Exception):
-    """(what happened, the stack): the process took too long, or it ended by itself."""
 
 
 def run_isolated(work: Work, names: Sequence[str], limit: float) -> Iterator[CheckResult]:
@@ -42,99 +38,80 @@ def run_isolated(work: Work, names: Sequence[str], limit: float) -> Iterator[Che
     If one does not come within the limit, the process and all that it started are ended; that
     check has failed, and those after it are skipped.
     """
-    runner = _Runner(work, limit)
-    try:
-        begun = runner.receive()
-    except _EndedError as ended:
-        # reported by the first check, which it kept from starting
-        return iter(_stopped(names, ended, "making the environment "))
-    if begun is not None:
-        runner.end()
-        raise begun
-    return _results(runner, names)
+    results = _results(work, list(names), limit)
+    first = next(results)  # raises what a wrong argument raises
+    return results if first is None else chain([first], results)
 
 
-def _results(runner: _Runner, names: Sequence[str]) -> Iterator[CheckResult]:
-    left = list(names)
+def _results(work: Work, left: list[str], limit: float) -> Iterator[Any]:
+    """``None`` once the environment is made, then a result for each check."""
+    folder = tempfile.TemporaryDirectory(prefix="paw-check-")
+    dump = Path(folder.name) / "stack.txt"
+    # forking keeps what was registered or defined in this process: functions, local classes
+    methods = multiprocessing.get_all_start_methods()
+    context: Any = multiprocessing.get_context("fork" if "fork" in methods else "spawn")
+    answers, theirs = context.Pipe(duplex=False)
+    # a daemon: it ends with this program, if nobody ends it before
+    process = context.Process(target=_serve, args=(theirs, work, limit, dump), daemon=True)
+    with warnings.catch_warnings():
+        # Python 3.12 warns of forking beside threads; the vector environments fork as well
+        warnings.simplefilter("ignore", DeprecationWarning)
+        process.start()
+    theirs.close()
+    what = "making the environment "  # reported by the first check, which it kept from starting
     try:
         while left:
-            yield runner.receive()
-            del left[0]
-    except _EndedError as ended:
-        yield from _stopped(left, ended)
+            received = _received(process, answers)
+            if isinstance(received, BaseException):
+                raise received
+            yield received
+            if received is not None:
+                del left[0]
+            what = ""
+    except EOFError:
+        stack = dump.read_text(encoding="utf-8", errors="replace") if dump.exists() else ""
+        detail = what + _why_ended(process, stack, limit)
+        yield from not_run(left, detail, f"{left[0]} was stopped before", stack)
     finally:
-        runner.end()
+        _end(process)
+        answers.close()
+        folder.cleanup()
 
 
-def _stopped(names: Sequence[str], ended: _EndedError, what: str = "") -> list[CheckResult]:
-    detail, stack = ended.args
-    return not_run(names, what + detail, f"{names[0]} was stopped before", stack)
+def _received(process: Any, answers: Connection) -> Any:
+    """The next thing that the process sends; ``EOFError``: it has ended."""
+    # the pipe's end alone does not tell: processes that it started hold it open
+    while process.is_alive() and not answers.poll(0.1):
+        pass
+    if not answers.poll():
+        raise EOFError
+    return answers.recv()
 
 
-class _Runner:
-    """The subprocess, seen from here."""
+def _why_ended(process: Any, stack: str, limit: float) -> str:
+    if not stack:
+        process.join(_GRACE)
+        code = process.exitcode
+        killed = code is not None and code < 0
+        how = f"killed by {signal.Signals(-code).name}" if killed else f"exit code {code}"
+        return f"ended the process ({how})"
+    where, more = _innermost(stack), f"{10 * limit:g}"
+    return (
+        f"did not end within {limit:g} s, the time limit of one check"
+        + (f"; it was in {where}" if where else "")
+        + f". If the environment is only slow, give it more: paw check --time-limit {more}, or "
+        f"check_text_env(..., time_limit={more})."
+    )
 
-    def __init__(self, work: Work, limit: float) -> None:
-        self.limit = limit
-        self._folder = tempfile.TemporaryDirectory(prefix="paw-check-")
-        self._dump = Path(self._folder.name) / "stack.txt"
-        self._dump.touch()
-        # forking keeps what was registered or defined in this process: functions, local classes
-        methods = multiprocessing.get_all_start_methods()
-        context: Any = multiprocessing.get_context("fork" if "fork" in methods else "spawn")
-        self._answers, theirs = context.Pipe(duplex=False)
-        # a daemon: it ends with this program, if nobody ends it before
-        arguments = (theirs, work, limit, self._dump)
-        self._process = context.Process(target=_serve, args=arguments, daemon=True)
-        with warnings.catch_warnings():
-            # Python 3.12 warns of forking beside threads; the vector environments fork as well
-            warnings.simplefilter("ignore", DeprecationWarning)
-            self._process.start()
-        theirs.close()
 
-    def receive(self) -> Any:
-        """The next thing that it sends, or ``_EndedError``; then it is ended."""
-        try:
-            if self._answers.poll(self.limit + _LATE):
-                return self._answers.recv()
-        except EOFError:
-            self._process.join(_GRACE)
-            code = self._process.exitcode
-            killed = code is not None and code < 0
-            how = f"killed by {signal.Signals(-code).name}" if killed else f"exit code {code}"
-            self.end()
-            raise _EndedError(f"ended the process ({how})", "") from None
-        stack = self._dump.read_text(encoding="utf-8", errors="replace")
-        self.end(0 if stack else _GRACE)  # it may be waiting for a thread
-        where = _innermost(stack)
-        more = f"{10 * self.limit:g}"
-        raise _EndedError(
-            f"did not end within {self.limit:g} s, the time limit of one check"
-            + (f"; it was in {where}" if where else "")
-            + f". If the environment is only slow, give it more: paw check --time-limit {more}, or "
-            f"check_text_env(..., time_limit={more}).",
-            stack,
-        )
-
-    def end(self, grace: float = _GRACE) -> None:
-        """Ends it, if it does not end by itself, and all processes that it started."""
-        self._process.join(grace)
-        for sign in ("SIGTERM", "SIGKILL"):
-            if self._process.is_alive():
-                try:
-                    os.killpg(self._process.pid, getattr(signal, sign))
-                except (
-                    AttributeError,
-                    ProcessLookupError,
-                ):  # no groups on Windows; none yet, or gone
-                    self._process.kill()
-                self._process.join(_GRACE)
-        self._answers.close()
-        self._folder.cleanup()
-
-    def __del__(self) -> None:
-        if hasattr(self, "_process"):  # whose results nobody took
-            self.end()
+def _end(process: Any) -> None:
+    """Ends the process, if it does not end by itself, and all processes that it started."""
+    process.join(_GRACE)
+    with suppress(AttributeError, ProcessLookupError):  # no groups on Windows; all are gone
+        os.killpg(process.pid, signal.SIGTERM)  # which Python's clean-up of shared memory ignores
+    process.join(_GRACE)
+    process.kill()
+    process.join(_GRACE)
 
 
 def _serve(answers: Connection, work: Work, limit: float, dump: Path) -> None:
@@ -145,7 +122,7 @@ def _serve(answers: Connection, work: Work, limit: float, dump: Path) -> None:
     # if it has to be ended, Python's clean-up of shared memory need not complain
     os.environ["PYTHONWARNINGS"] = "ignore::UserWarning:multiprocessing.resource_tracker"
     with open(dump, "w", encoding="utf-8") as file:
-        faulthandler.dump_traceback_later(limit, file=file)
+        faulthandler.dump_traceback_later(limit, exit=True, file=file)
         try:
             results = work()
         except Exception as error:  # a wrong argument, or the environment's constructor
@@ -157,7 +134,7 @@ def _serve(answers: Connection, work: Work, limit: float, dump: Path) -> None:
             return
         answers.send(None)  # the environment is made
         while True:
-            faulthandler.dump_traceback_later(limit, file=file)
+            faulthandler.dump_traceback_later(limit, exit=True, file=file)
             result = next(results, None)
             faulthandler.cancel_dump_traceback_later()
             if result is None:

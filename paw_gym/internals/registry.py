@@ -33,7 +33,7 @@ class Registry(Generic[T]):
     def add(self, name: str, value: T) -> T:
         """Adds one by name and returns it."""
         known = self._loaded.get(name)
-        if known is not None and not _same(known, value):
+        if known is not None and known is not value and not same_place(known, value):
             raise ValueError(
                 f"There is a {self.kind} {name!r} already; give this one another name."
             )
@@ -94,12 +94,12 @@ class Registry(Generic[T]):
         return {point.name: point for point in metadata.entry_points(group=self.group)}
 
 
-def _same(known: object, value: object) -> bool:
-    """True if a module that is executed twice (a notebook's cell, a reload) adds its own entry again."""
+def same_place(known: object, value: object) -> bool:
+    """True if a module that is executed twice (a notebook's cell, a reload) defines both."""
     places = [
         (getattr(x, "__module__", None), getattr(x, "__qualname__", None)) for x in (known, value)
     ]
-    return known is value or (places[0] == places[1] and None not in places[0])
+    return places[0] == places[1] and None not in places[0]
 
 
 def import_modules(package: str) -> None:

@@ -227,13 +227,9 @@ _STANDARD = Path(sysconfig.get_path("stdlib"))
 _LONGEST = 500
 
 
-class EnvironmentRaisedError(ValueError):
-    """Code of an environment's author raised an exception; the message says which, and where."""
-
-
 @contextmanager
 def naming_authors_line(what: str) -> Iterator[None]:
-    """Raises ``EnvironmentRaisedError`` for what an author's own code raises; errors of our code pass."""
+    """Turns what an author's own code raises into a ``ValueError`` with its line; errors of our code pass."""
     try:
         yield
     except (EnvDefinitionError, NotImplementedError):
@@ -241,8 +237,7 @@ def naming_authors_line(what: str) -> Iterator[None]:
     except Exception as error:
         if _place(error) is None:
             raise
-        text = f"{what}: the environment raised {with_place(error)}."
-        raise EnvironmentRaisedError(text) from error
+        raise ValueError(f"{what}: the environment raised {with_place(error)}.") from error
 
 
 def with_place(error: BaseException) -> str:

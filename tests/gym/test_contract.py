@@ -22,7 +22,7 @@ from paw_gym.registration import text_env_spec
 
 DEFECTS = [
     ("repeated ids", "task_ids", "repeated"),
-    ("no instruction", "task_ids", "no instruction"),
+    ("no instruction", "task_ids", "its instruction is"),
     ("unhashed tasks", "fingerprint", "differs between two instances"),
     ("ignores options", "task_options", "started task"),
     ("silent about unknown ids", "task_options", "raised nothing; expected KeyError"),
@@ -54,7 +54,7 @@ DEFECTS = [
     ("uncopyable state", "copies", "Keep in it what can be copied"),
     ("missing key", "info_keys", "lacks 'score'"),
     ("int for bool", "info_keys", "expected bool"),
-    ("tuple of actions", "info_keys", "neither None nor a list"),
+    ("tuple of actions", "info_keys", "holds a tuple"),
     ("numpy in info", "info_keys", "float64"),
     ("won at reset", "info_keys", "already True"),
     ("lists too much", "admissible_actions", "was not accepted"),

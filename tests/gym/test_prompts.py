@@ -110,7 +110,7 @@ class TestFiles:
             ("missing.toml", r"There is no template file 'missing\.toml'"),
             ("Do this: " * 100, "no prompt template 'Do this"),
             ("~nobody/mine.toml", "no template file '~nobody"),
-            (None, r"name or the path of a \.toml file, got None"),
+            (None, "no prompt template 'None'. Valid: 'alfworld'"),
         ):
             with pytest.raises(ValueError, match=message):
                 PromptTemplate.load(name)
