@@ -8,7 +8,9 @@ so a run with and without it computes the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -71,80 +73,71 @@ def token_records(
     }
     inside = [t for t in kept if id(t.episode) in starts]
     rows = [row for t in inside for row in t.rows]
-    budget = settings.optimizer.micro_batch_tokens
+    budget, wm = settings.optimizer.micro_batch_tokens, settings.world_model
     scores = iter(row_logprobs(policy, rows, budget, settings.rollout.temperature))
-    texts = TokenTexts(policy.chat)
-    return [
-        _episode(t, starts[id(t.episode)], pool, prepared, scores, texts, settings) for t in inside
-    ]
-
-
-def _episode(
-    trajectory: Trajectory,
-    first: int,
-    pool: Pool,
-    prepared: Prepared,
-    scores: Iterator[Tensor],
-    texts: TokenTexts,
-    settings: Settings,
-) -> dict[str, Any]:
-    world_model = settings.world_model
-    steps = []
-    for row, known in zip(trajectory.rows, scores, strict=False):
-        actions, observations = row.places(ACTION), row.places(OBSERVATION)
-        steps += [
+    of_steps = _Steps(pool, prepared, TokenTexts(policy.chat), wm.rho)
+    records = []
+    for t in inside:
+        first = starts[id(t.episode)]
+        scored = zip(t.rows, scores, strict=False)
+        records.append(
             {
-                "step": turn,
-                **_worth(first + turn, pool, prepared),
-                "admissible": trajectory.offered[turn] if turn < len(trajectory.offered) else None,
-                "response": _tokens(row, known, actions[turn], texts),
-                "observation": _observation(
-                    row, known, observations.get(turn, []), texts, world_model.rho
-                ),
+                "episode_id": t.episode.episode_id,
+                "group": t.episode.group,
+                "world_model": wm.enabled,
+                "loss": wm.loss,
+                "rho": wm.rho,
+                "temperature": settings.rollout.temperature,
+                "lambda": _short(float(prepared.plan.lambdas[prepared.wm_groups[first]])),
+                "steps": [s for row, known in scored for s in of_steps(t, row, known, first)],
             }
-            for turn in actions
-        ]
-    return {
-        "episode_id": trajectory.episode.episode_id,
-        "group": trajectory.episode.group,
-        "world_model": world_model.enabled,
-        "loss": world_model.loss,
-        "rho": world_model.rho,
-        "temperature": settings.rollout.temperature,
-        "lambda": _short(float(prepared.plan.lambdas[prepared.wm_groups[first]])),
-        "steps": steps,
-    }
+        )
+    return records
 
 
-def _worth(number: int, pool: Pool, prepared: Prepared) -> dict[str, Any]:
-    advantages = prepared.advantages
-    by_token = advantages.shape == pool.turn.shape and len(advantages) != len(prepared.entropy)
-    return {
-        "entropy": _short(float(prepared.entropy[number])),
-        "advantage": _numbers(advantages[pool.turn == number])
-        if by_token
-        else _short(float(advantages[number])),
-        "selected": bool(prepared.plan.selected[number]),
-        "weight": _short(float(prepared.plan.weights[number])),
-    }
+@dataclass
+class _Steps:
+    """Records of the steps of episodes."""
 
+    pool: Pool
+    prepared: Prepared
+    texts: TokenTexts
+    rho: float
 
-def _tokens(
-    row: TokenRow, logprobs: Tensor, places: Sequence[int], texts: TokenTexts
-) -> dict[str, Any]:
-    return {
-        "tokens": texts([row.ids[place] for place in places]),
-        "logprobs": _numbers(logprobs[list(places)]),
-    }
+    def __call__(
+        self, trajectory: Trajectory, row: TokenRow, logprobs: Tensor, first: int
+    ) -> Iterator[dict[str, Any]]:
+        plan, offered = self.prepared.plan, trajectory.offered
+        observations = row.places(OBSERVATION)
+        for turn, places in row.places(ACTION).items():
+            number, seen = first + turn, observations.get(turn, [])
+            own = logprobs[list(seen)]
+            clipped = predicted_well(own[None], torch.ones(1, len(own)), self.rho)[0].tolist()
+            yield {
+                "step": turn,
+                "entropy": _short(float(self.prepared.entropy[number])),
+                "advantage": self._advantage(number),
+                "selected": bool(plan.selected[number]),
+                "weight": _short(float(plan.weights[number])),
+                "admissible": offered[turn] if turn < len(offered) else None,
+                "response": self._tokens(row, logprobs, places),
+                "observation": {
+                    **self._tokens(row, logprobs, seen),
+                    "clipped": "".join("1" if flag else "0" for flag in clipped),
+                },
+            }
 
+    def _advantage(self, number: int) -> float | list[float]:
+        advantages, turn = self.prepared.advantages, self.pool.turn
+        if advantages.shape == turn.shape and len(advantages) != len(self.prepared.entropy):
+            return [*map(_short, advantages[turn == number].tolist())]  # of each token
+        return _short(float(advantages[number]))
 
-def _observation(
-    row: TokenRow, logprobs: Tensor, places: Sequence[int], texts: TokenTexts, rho: float
-) -> dict[str, Any]:
-    own = logprobs[list(places)]
-    well = predicted_well(own[None], torch.ones(1, len(own)), rho)[0]
-    clipped = "".join("1" if flag else "0" for flag in well.tolist())
-    return {**_tokens(row, logprobs, places, texts), "clipped": clipped}
+    def _tokens(self, row: TokenRow, logprobs: Tensor, places: Sequence[int]) -> dict[str, Any]:
+        return {
+            "tokens": self.texts([row.ids[place] for place in places]),
+            "logprobs": [*map(_short, logprobs[list(places)].tolist())],
+        }
 
 
 class TokenTexts:
@@ -154,12 +147,12 @@ class TokenTexts:
     """
 
     def __init__(self, chat: ChatFormat) -> None:
-        self._chat = chat
-        self._known: dict[tuple[int, ...], str] = {}
+        self._text: Callable[[tuple[int, ...]], str] = cache(lambda ids: chat.raw(list(ids)))
 
     def __call__(self, ids: Sequence[int]) -> list[str]:
         """[T] the piece of each token; ``""`` where its bytes are shown with a later one."""
         pieces: list[str] = []
+        ids = tuple(ids)
         # `ids[context:done]` is decoded with and without the next token: a token's text can depend
         # on its neighbour (a space before a word), not on what is further off
         context = done = 0
@@ -171,16 +164,6 @@ class TokenTexts:
             pieces.append(after[len(before) :])
             context, done = done, end
         return pieces
-
-    def _text(self, ids: Sequence[int]) -> str:
-        key = tuple(ids)
-        if key not in self._known:
-            self._known[key] = self._chat.raw(list(ids))
-        return self._known[key]
-
-
-def _numbers(values: Tensor) -> list[float]:
-    return [_short(value) for value in values.tolist()]
 
 
 def _short(value: float) -> float:
