@@ -130,7 +130,12 @@ class _Replaying:
         self._compare_fields("environment.", there, {name: record[name] for name in names})
         own = {k: v for k, v in record["arguments"].items() if k not in self.given}
         self._compare_fields("environment.arguments.", there["arguments"], own)
-        self._note_the_rest()
+        self.found.not_checked += self._unchecked()
+        if self.found.cut_short:
+            self.found.not_checked.append(
+                f"why {self.found.cut_short} episode(s) ended before the environment ended them (the "
+                "agent, its context, a budget)"
+            )
         return self.found
 
     def _compare_numbers(self, numbers: Mapping[str, Any]) -> None:
@@ -233,28 +238,18 @@ class _Replaying:
     def _differs(self, sentence: str) -> None:
         self.found.differences.append(sentence)
 
-    def _note_the_rest(self) -> None:
-        """Notes everything in the result that was compared with nothing here."""
-        found, notes = self.found, self.found.not_checked
-        notes.append("that the named model, prompts and settings gave these actions")
+    def _unchecked(self) -> list[str]:
+        """Everything in the result that was compared with nothing here."""
+        notes = ["that the named model, prompts and settings gave these actions"]
         notes.append("that nobody chose the best of several evaluations")
-        self._note_ends()
-        missing = int(self.result.get("unplayed") or 0)
-        if missing or found.failed:
-            notes.append(
-                f"{missing} episode(s) not played and {found.failed} that failed by an error"
-            )
+        missing, failed = int(self.result.get("unplayed") or 0), self.found.failed
+        if missing or failed:
+            notes.append(f"{missing} episode(s) not played and {failed} that failed by an error")
         if self.given:
             notes.append(f"that the data is the author's ({', '.join(self.given)} was given here)")
         rest = sorted(set(self.result) - {*_FOUND, "environment", "settings"})
-        notes.append("the fields " + ", ".join([*rest, "settings.rollout", "environment.versions"]))
-
-    def _note_ends(self) -> None:
-        if self.found.cut_short:
-            self.found.not_checked.append(
-                f"why {self.found.cut_short} episode(s) ended before the environment ended them (the "
-                "agent, its context, a budget)"
-            )
+        fields = ", ".join([*rest, "settings.rollout", "environment.versions"])
+        return [*notes, f"the fields {fields}"]
 
 
 class _Trajectories(_Replaying):
@@ -302,9 +297,8 @@ class _Trajectories(_Replaying):
     def _compare_numbers(self, numbers: Mapping[str, Any]) -> None:
         self.found.headline = _headline({**numbers, "agent": self.file.name})
 
-    def _note_the_rest(self) -> None:
-        self.found.not_checked += ["who chose the actions", "that it is not the best of several"]
-        self._note_ends()
+    def _unchecked(self) -> list[str]:
+        return ["who chose the actions", "that it is not the best of several"]
 
 
 class _Trajectory(NamedTuple):

@@ -19,7 +19,7 @@ from typing import Any
 
 from paw_train.algorithms.estimator import advantage_estimator
 from paw_train.settings import Settings
-from paw_train.settings.base import field_kinds, groups_of, is_group
+from paw_train.settings.base import flatten
 
 FLASH_ATTENTION = "flash_attention_2"
 """the attention where ``model.attention`` is null"""
@@ -199,12 +199,7 @@ NOT_DONE = (
 
 def setting_names() -> list[str]:
     """The dotted names of all settings."""
-    return [
-        f"{group}.{name}".lstrip(".")
-        for group, cls in groups_of(Settings)
-        for name, kind in field_kinds(cls).items()
-        if not is_group(kind)
-    ]
+    return [name for name, _ in flatten(Settings().to_dict())]
 
 
 def require_possible(settings: Settings) -> None:
