@@ -144,9 +144,10 @@ def _settings(r: Result) -> str:
         return "-"
     sampling = r["sampling"]
     sampled = [f"T {sampling['temperature']:g}", f"{sampling['max_tokens']} tokens"]
-    default = AGENTS[r["agent"]].Settings().model_dump()
-    chosen = (r.get("agent_settings") or {}).items()
-    parts = [f"{k}={v}" for k, v in chosen if k not in default or default[k] != v]
+    chosen = r.get("agent_settings") or {}
+    # agents that are gone: benchmarks of them were run with their defaults
+    default = AGENTS[r["agent"]].Settings().model_dump() if r["agent"] in AGENTS else chosen
+    parts = [f"{k}={v}" for k, v in chosen.items() if k not in default or default[k] != v]
     return ", ".join([*sampled, *parts])
 
 

@@ -1,34 +1,17 @@
-"""Few-shot examples: made by the environment's own expert, on tasks other than those that count, or a user's.
-
-A user's own are a TOML file::
-
-    rules = "..."                          # optional: begins the prompt in place of the agent's own rules
-
-    [[example]]
-    type = "pick_and_place_simple"         # optional: for tasks of this type only
-    text = '''
-    ...a transcript, exactly as the model is to see it...
-    '''
-"""
+"""Few-shot examples: made by the environment's own expert, on tasks other than those that count."""
 
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-from annotated_types import MinLen
-from pydantic import BeforeValidator
 
-from paw_gym.internals.files import user_path
 from paw_gym.prompts import PromptTemplate, fill
 from paw_gym.wrappers import AgentInterface
 from paw_train.environments import has_expert
-from paw_train.settings.base import Group
 
 CHARACTERS_A_TOKEN = 4
 """rule of thumb for English; a budget in real tokens would make prompts differ from model to model"""
@@ -90,7 +73,7 @@ class ExampleSource:
 
     def none_found(self) -> ValueError:
         """The error of an example that is needed and not there."""
-        without = "agent.examples=0 does without, and react_paper takes agent.examples_file."
+        without = "agent.examples=0 does without."
         env = self.make_env()
         try:
             if self.exclude.issuperset(env.tasks.ids):
@@ -270,7 +253,6 @@ _RULES: tuple[tuple[str, str], ...] = (
 _COMPILED = tuple(
     (re.compile(pattern, re.IGNORECASE | re.DOTALL), text) for pattern, text in _RULES
 )
-_ON_THE_WAY = re.compile(r"(?:go to|open|close|examine|look at) .+|look|inventory", re.IGNORECASE)
 _GENERAL = "As far as I can see, this brings me closer to the goal: {action}."
 
 
@@ -289,76 +271,3 @@ def thought(instruction: str, action: str, step: int) -> str:
     task = instruction.strip().partition("\n\n")[0]
     start = f"My task: {task}{'' if task.endswith(('.', '?', '!')) else '.'} " if step == 0 else ""
     return start + written[0].upper() + written[1:]
-
-
-def is_milestone(action: str) -> bool:
-    """True for more than walking, opening and looking: only such actions get a sparse thought."""
-    return _ON_THE_WAY.fullmatch(action.strip()) is None
-
-
-# --- a user's examples ------------------------------------------------------------------------------
-
-
-def _stripped(text: Any) -> Any:
-    """A transcript without blank lines around it; of a blank text nothing remains."""
-    if not isinstance(text, str):
-        return text
-    return text.strip("\n") if text.strip() else ""
-
-
-class WrittenExample(Group):
-    """An example as a text."""
-
-    text: Annotated[str, MinLen(1), BeforeValidator(_stripped)]
-    """transcript, as the model is to see it"""
-    type: str | None = None
-    """type of the tasks it is for; null: all"""
-
-
-class ExamplesFile(Group):
-    """The contents of such a file."""
-
-    rules: str | None = None
-    """beginning of the prompt; null: the agent's own rules"""
-    example: list[Any] = []
-    """the examples, as tables"""
-
-
-def read_examples(path: str | Path) -> tuple[list[WrittenExample], str | None]:
-    """Reads a file of examples.
-
-    Returns:
-        (the examples, the rules or ``None``)
-    """
-    try:
-        data = tomllib.loads(user_path(path).read_text(encoding="utf-8"))
-        file = ExamplesFile.read(data)
-        if not file.example:
-            raise ValueError("holds no [[example]]; each has a 'text' and may have a 'type'.")
-        numbered = enumerate(file.example, start=1)
-        return [WrittenExample.read(e, f"example {n}") for n, e in numbered], file.rules
-    except OSError as error:
-        raise ValueError(f"agent.examples_file={path}: {error.strerror or error}.") from error
-    except ValueError as error:  # not TOML, not text, or not of that form
-        raise ValueError(f"agent.examples_file={path}: {error}") from error
-
-
-def matching(
-    examples: Sequence[WrittenExample], task_type: str, count: int, strict: bool = True
-) -> list[str]:
-    """The examples of a task's prompt: the first ones of its type, or of no type.
-
-    Args:
-        task_type: of the task.
-        strict: whether examples of other types are an error; else they are used.
-    """
-    fitting = [e.text for e in examples if e.type in (None, task_type)]
-    if count and examples and not fitting:
-        if not strict:
-            return [e.text for e in examples[:count]]
-        types = sorted({str(e.type) for e in examples})
-        raise ValueError(
-            f"agent.examples_file has no example for tasks of type {task_type!r}, only for "
-            f"{', '.join(types)}. Add one, or one without a type."
-        )
-    return fitting[:count]

@@ -156,8 +156,6 @@ class Answer:
     """JSON values for the transition's ``info["agent"]``"""
     error: str | None = None
     """why there is no answer; the episode then fails, the others go on"""
-    acts: bool = True
-    """false: a thought; the environment is not stepped, and the agent is asked again"""
     stops: bool = False
     """the agent gives up: the episode is truncated after its last action, if there is one"""
 
@@ -194,8 +192,8 @@ def run_turns(pool: EnvPool, task_ids: Sequence[str], responder: Responder, done
 
 
 def _take(pool: EnvPool, slots: Sequence[Slot], answers: Sequence[Answer]) -> None:
-    """Steps the episodes whose answers are actions; thinking ones stay as they are."""
-    acting, thinking = [], set()
+    """Steps the episodes whose answers are actions; the others end."""
+    acting = []
     for slot, answer in zip(slots, answers, strict=True):
         if answer.error is not None:
             pool.fail(slot, answer.error)
@@ -203,17 +201,13 @@ def _take(pool: EnvPool, slots: Sequence[Slot], answers: Sequence[Answer]) -> No
             if slot.episode.transitions:
                 pool.truncate(slot)
             note(slot.episode, **answer.notes)
-        elif answer.acts:
-            acting.append((slot, answer))
         else:
-            thinking.add(slot.index)
+            acting.append((slot, answer))
     pool.active = [slot for slot, _ in acting]
     pool.step([answer.text for _, answer in acting])
     for slot, answer in acting:
         if answer.notes and slot.episode.error is None:
             note(slot.episode, **answer.notes)
-    going = thinking | {slot.index for slot in pool.active}
-    pool.active = [slot for slot in slots if slot.index in going]
 
 
 def _view(pool: EnvPool, slot: Slot) -> View:

@@ -55,7 +55,7 @@ def evaluate(
             "--agent",
             "-a",
             help="How the model is used: [cyan]plain[/cyan], [cyan]cot[/cyan], [cyan]react[/cyan], "
-            "[cyan]reflexion[/cyan], [cyan]react_paper[/cyan], [cyan]search_r1[/cyan], "
+            "[cyan]reflexion[/cyan], [cyan]search_r1[/cyan], "
             "[cyan]self_consistency[/cyan], [cyan]best_of_n[/cyan]; "
             "default: [cyan]policy[/cyan], as it is trained.",
         ),

@@ -46,21 +46,7 @@ EVERYWHERE = sorted(set(AGENTS) - {"search_r1"})
 """agents that suit every environment"""
 
 
-def written(name: str, answers: Any) -> Any:
-    """The answers in the form in which the agent's model writes them."""
-
-    def answer(request: Request) -> str | Exception:
-        said = answers(request)
-        if name != "react_paper" or isinstance(said, Exception):
-            return said
-        query = re.search(r"<search>(.*)</search>", said)
-        if query:
-            return f"Thought 1: hm\nAction 1: Search[{query[1]}]"
-        return re.search(r"<action>(.*)</action>", said)[1]  # type: ignore[index]
-
-    return answer
-
-
+SEARCH = EnvSettings(id="paw_gym/SearchQA-v0", kwargs={"num_passages": 300, "max_steps": 7})
 LIMIT = RolloutSettings(max_context_tokens=2600, max_response_tokens=16)
 FORMS = {
     "paw_gym/ALFWorld-v0": ("train", {"max_steps": 4}),
@@ -74,7 +60,7 @@ def check_plays(
 ) -> None:
     env = EnvSettings(id=env_id, kwargs=kwargs)
     needs_policy = AGENTS[name].needs_policy
-    answers = written(name, looks_around) if needs_policy else None
+    answers = looks_around if needs_policy else None
     played = table(name, answers, env, split, 2, **settings).play()
     for episode in played.values():
         assert episode.error is None
@@ -86,8 +72,7 @@ def check_plays(
 @pytest.mark.parametrize("name", EVERYWHERE)
 @pytest.mark.parametrize("env_id", FORMS)
 def test_every_agent_plays_every_form(table: Any, env_id: str, name: str) -> None:
-    few: dict[str, Any] = {"examples": 1} if name == "react_paper" else {}
-    check_plays(table, env_id, *FORMS[env_id], name, **few)
+    check_plays(table, env_id, *FORMS[env_id], name)
 
 
 def test_every_environment_is_played(table: Any, own_env: tuple[str, dict[str, Any]]) -> None:
@@ -112,7 +97,7 @@ def test_an_episode_depends_on_its_task_and_seed_alone(table: Any, name: str) ->
         return act(["look", f"open door {request.seed % 3 + 1}"][request.seed // 3 % 2])
 
     needs_policy = AGENTS[name].needs_policy
-    answers = written(name, drawn) if needs_policy else None
+    answers = drawn if needs_policy else None
     together = table(name, answers).play()
     alone = table(name, answers)
     for task_id in reversed(alone.task_ids):
@@ -127,7 +112,7 @@ def test_a_request_without_an_answer_fails_its_episode_alone(table: Any, name: s
         return TimeoutError("no answer") if goal(request) == "2" else solves(request)
 
     settings = {"examples": 0} if name.startswith("re") else {}
-    played = table(name, written(name, answers), count=6, **settings).play()
+    played = table(name, answers, count=6, **settings).play()
     failed = {task_id for task_id, e in played.items() if e.error is not None}
     assert failed == {"plain/1", "plain/4"}
     assert all("no answer" in str(played[i].error) for i in failed)
@@ -316,6 +301,22 @@ class TestReflexion:
         assert played["plain/2"].success
 
 
+class TestSearchR1:
+    def test_it_searches_and_answers_in_at_most_four_turns(self, table: Any) -> None:
+        players = table("search_r1", lambda _: "<search>who</search>", SEARCH, "dev", 1)
+        (episode,) = players.play().values()
+        assert len(episode.transitions) == 4
+        assert episode.transitions[-1].truncated
+        assert "<information>" in players.policy.requests[1].messages[-1]["content"]
+
+    def test_neither_search_nor_answer_is_refused_and_tried_again(self, table: Any) -> None:
+        said = iter(["<think>hm</think> Lisbon", "<think>hm</think><answer>Lisbon</answer>"])
+        players = table("search_r1", lambda _: next(said), SEARCH, "dev", 1)
+        (episode,) = players.play().values()
+        assert [t.action_is_valid for t in episode.transitions] == [False, True]
+        assert "no valid action" in players.policy.requests[1].messages[-1]["content"]
+
+
 def test_an_agent_that_asks_needs_a_model() -> None:
     with pytest.raises(ValueError, match="needs a model"):
         make_agent("react", None)
@@ -386,7 +387,7 @@ def test_a_task_that_the_context_cannot_hold_fails_alone(table: Any, name: str) 
     tasks = [Task(i, text) for i, text in words.items()]
     register_text_env("test/Walk-v0", walk, tasks=tasks, solve=lambda *_: ["go", "go"])
     env = EnvSettings(id="test/Walk-v0")
-    policy: Any = counting(written(name, lambda _: act("go")))
+    policy: Any = counting(lambda _: act("go"))
     if not AGENTS[name].needs_policy:
         policy = None
     played = table(name, policy, env, "", 3, LIMIT).play()

@@ -222,7 +222,7 @@ COMMANDS = {
     "eval expert --agent recat": "Did you mean 'react'",
     "eval expert --panel alfworld/procedral": "Did you mean 'alfworld/procedural'",
     "eval openai:x --panel sudoku/4x4,alfworld/procedral": "Did you mean 'alfworld/procedural'",
-    "eval openai:x --agent react_paper agent.action_format=tools": "form of that agent's own",
+    "eval openai:x --agent search_r1 agent.action_format=tools": "form of that agent's own",
     "eval openai:x --agent search_r1": "paw_gym/SearchQA-v0",
     "eval openai:x --agent react agent.example=1": "Unknown setting 'agent.example'. Did you mean 'examples'",
     "eval openai:x --agent reflexion agent.trials=0": "agent.trials is 1 or more, got 0",

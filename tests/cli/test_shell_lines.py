@@ -57,8 +57,6 @@ NOT_RUN = {
     r"paw eval openai:MODEL --panel tau2/airline .*": "a model that plays the customer",
     r"paw .*(my-maze|MyMaze|runs/maze).*": "an installed package; tests/test_newcomer.py runs these lines",
     r"(key|calls)=.*|curl .*": "a server that goes on; tests/gateway sends these requests",
-    r"paw eval MODEL --agent react_paper agent\.examples_file=.*": "examples of the user's; "
-    "tests/agents/test_paper_agents.py writes some",
     r"paw eval MODEL --agent search_r1 --panel search_qa/hotpotqa .*": "HotpotQA, and E5's weights "
     "from the hub",
     r"paw train embedded name=median algorithm\.name=.*": "an installed package; "

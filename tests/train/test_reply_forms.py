@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -25,7 +24,6 @@ from paw_gym.pool import EnvPool
 from paw_train.agents import AGENTS, make_agent
 from paw_train.agents.action_form import ActionForm
 from paw_train.agents.metering import MeteredPolicy
-from paw_train.policies.endpoint.answers import finish_text
 from paw_train.policies.endpoint.policy import EndpointPolicy
 from paw_train.policies.local.session import respond
 from paw_train.policies.vllm import VLLMPolicy, VLLMSession
@@ -35,7 +33,6 @@ from paw_train.settings.endpoint import EndpointSettings
 from paw_train.settings.rollout import RolloutSettings
 
 R, L = "<action>right</action>", "<action>left</action>"
-ACTION = re.compile(r"<action>\s*(\w*)\s*</action>")
 FORM = ActionForm(PromptTemplate.load("generic"))
 Responses = dict[str, dict[str, Response]]
 """by form, and by who reads it"""
@@ -53,8 +50,6 @@ class Form:
     """there is one, so that a prompt that asks for it is content"""
     only: str = ""
     """the one kind of reader that can meet it, or tell"""
-    line: str | None = None
-    """its first line outside thoughts, where actions are lines and there is more on it"""
 
 
 def channels(*pairs: tuple[str, str]) -> str:
@@ -66,13 +61,13 @@ FORMS = {
     "on lines": Form(f"<think>\nhm\n</think>\n\n{R}\n"),
     "spaces in the action": Form("<think>hm</think><action> right\n</action>"),
     "prose behind": Form(f"<think>hm</think>{R} and then some"),
-    "prose between": Form(f"<think>hm</think>So I go: {R}", line="So I go: right"),
+    "prose between": Form(f"<think>hm</think>So I go: {R}"),
     "two actions": Form(f"<think>hm</think>{R}{L}"),
     "two turns": Form(f"<think>hm</think>{R}\n<think>next</think>{L}"),
     "empty thought": Form(f"<think></think>{R}"),
     "any characters": Form(f"<think>é 💡 < > </ </act\u0000</think>{R}"),
     "no thought": Form(R, thought=False),
-    "prose first": Form(f"I go right. {R}", thought=False, line="I go right. right"),
+    "prose first": Form(f"I go right. {R}", thought=False),
     "a thought behind": Form(f"{R}<think>hm {L}</think>", thought=False),
     "quoted": Form(f"<think>Not {L} but right.</think>{R}"),
     "quoted twice": Form(f"<think>{L} or {L}?</think>\n{R}"),
@@ -86,7 +81,7 @@ FORMS = {
     "thought quoted": Form(f"<think>I write <think> first.</think>{R}"),
     "begun twice": Form(f"<think>\n<think>hm {L}</think>{R}"),
     "two thoughts": Form(f"<think>a {L}</think>\n<think>b {L}</think>{R}"),
-    "capital letters": Form(f"<think>hm</think>{R.upper()}", action="", line=R.upper()),
+    "capital letters": Form(f"<think>hm</think>{R.upper()}", action=""),
     "opened": Form(f"hm</think>{R}", opened=True),
     "opened, on lines": Form(f"hm\n</think>\n\n{R}", opened=True),
     "opened, quoted": Form(f"Not {L}.\n</think>\n{R}", opened=True),
@@ -109,7 +104,7 @@ FORMS = {
     "gpt-oss, two": Form(channels(("analysis", L), ("commentary", L), ("final", R))),
     "gpt-oss, never final": Form(channels(("analysis", f"Perhaps {L}")), action=""),
     "gpt-oss, dropped tokens": Form(f"analysisNot {L}.assistantfinal{R}", only="server"),
-    "prose": Form("I would rather talk.", action="", line="I would rather talk."),
+    "prose": Form("I would rather talk.", action=""),
     "nothing": Form("", action=""),
     "empty action": Form("<think>hm</think><action> </action>", action=""),
 }  # fmt: skip
@@ -117,7 +112,6 @@ FORMS = {
 WRITINGS: dict[str, tuple[tuple[str, ...], Callable[[str], str]]] = {
     "tags": (("</action>",), lambda text: text),
     "searches": (("</search>", "</answer>"), lambda text: text.replace("action>", "search>")),
-    "lines": (("\n",), lambda text: ACTION.sub(r"\1\n", text)),
 }
 """ways to write actions: the stop texts, and a form's text in this way"""
 
@@ -170,7 +164,7 @@ class Reader:
         policy = self.policy
         policy.fallbacks = type(policy.fallbacks)()
         policy._thoughts_seen = False
-        policy._client = SimpleNamespace(post=Server(form, way, form.line or self.written(R)).post)
+        policy._client = SimpleNamespace(post=Server(form, way, self.written(R)).post)
         (response,) = complete(policy, [[{"role": "user", "content": "?"}]], self.sampling)
         return response
 
@@ -221,8 +215,7 @@ WAYS = ("content", "parts", "reasoning", "stop", "stop named")
 
 def read(reader: Reader, form: Form) -> dict[str, Response]:
     """The form's responses by who reads it."""
-    line = form.line if reader.sampling.stop == ("\n",) else None
-    form = replace(form, text=reader.written(form.text), line=line)
+    form = replace(form, text=reader.written(form.text))
     found = {way: reader.endpoint(form, way) for way in WAYS}
     found |= {"local": reader.local(form), "vllm": reader.vllm(form)}
     if form.only == "opened":  # a chat's client does not know its template
@@ -266,7 +259,6 @@ PLAYERS: dict[str, tuple[str, dict[str, Any]]] = {
     "policy": ("tags", {}), "plain": ("tags", {}), "cot": ("tags", {}), "react": ("tags", {"examples": 0}),
     "self_consistency": ("tags", {"samples": 2}), "best_of_n": ("tags", {"n": 2}),
     "reflexion": ("tags", {"examples": 0, "trials": 1}), "search_r1": ("searches", {}),
-    "react_paper": ("lines", {"examples": 0}),
 }  # fmt: skip
 """of each agent that reads replies, how its model writes actions, and its settings"""
 
@@ -280,11 +272,7 @@ def test_every_agent_takes_that_action(agent: str, every: Callable[[str], Respon
     writing, settings = PLAYERS[agent]
     for name, found in every(writing).items():
         action = FORMS[name].action
-        if (writing, name) == ("lines", "opened, thought quoted"):
-            continue  # without tags, its text alone does not show where the thought begins
-        if writing == "lines" and FORMS[name].line is not None:
-            action = FORMS[name].line
-        elif writing == "searches" and (action or name == "empty action"):
+        if writing == "searches" and (action or name == "empty action"):
             action = f"<search>{action}</search>"
         different = {(r.text, r.reasoning): r for r in found.values()}
         for response in different.values():
@@ -343,16 +331,3 @@ def test_an_answer_that_was_cut_off_is_called_so_without_stop_texts_too(
 def test_the_text_and_the_thought_of_a_message(message: Any, text: str, reasoning: Any) -> None:
     answer = read_chat({"choices": [{"message": message}]})
     assert (answer["text"], answer.get("reasoning")) == (text, reasoning)
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        {"content": "<think>\nleft\n</think>\n\nright\nand then some"},
-        {"content": "left\n</think>\n\nright\nand then some"},
-        {"content": "\n\nright\nand then some", "reasoning_content": "left"},
-    ],
-)
-def test_a_line_break_of_a_thought_ends_no_line(message: dict[str, Any]) -> None:
-    answer = read_chat({"choices": [{"message": message}]})
-    assert split_thought(finish_text(answer, ("\n",))[0])[1] == "right\n"

@@ -97,8 +97,7 @@ def finish_text(answer: Mapping[str, Any], stops: Sequence[str]) -> tuple[str, s
     if answer.get("stop_reason", "") is None:
         return text, reason
     begin = next((start for start, _ in reversed([*answers(text, found)])), len(text))
-    closing = [stop for stop in stops if stop.startswith("</")]
-    last = max(closing, key=lambda stop: text.rfind(_opening(stop), begin), default="")
+    last = max(stops, key=lambda stop: text.rfind(_opening(stop), begin), default="")
     if last and _opening(last) in text[begin:]:
         return text + last, reason
     return text, reason
@@ -119,10 +118,8 @@ def may_be_in_thought(answer: Mapping[str, Any], stops: Sequence[str]) -> bool:
     text, found = str(answer["text"]), thoughts(str(answer["text"]))
     if answer.get("reasoning") or answer.get("finish_reason") not in ("stop", None):
         return False
-    begun = [at for s in stops if s.startswith("</") and (at := text.find(_opening(s))) >= 0]
+    begun = [at for s in stops if (at := text.find(_opening(s))) >= 0]
     start = next((start for start, _ in answers(text, found)), len(text))
-    if not any(s.startswith("</") for s in stops):  # a line ends there, in a thought too
-        return start == 0 and bool(text.strip())
     return bool(begun) and bool(text[start : min(begun)].strip())
 
 
