@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from paw_gym.pool import EnvPool, Slot
 from paw_gym.transition import Episode
 from paw_train.agents.action_form import ActionForm, problem_of
-from paw_train.agents.examples import CHARACTERS_A_TOKEN
 from paw_train.agents.protocol import note
 from paw_train.rollouts.policy import (
     Message,
@@ -23,8 +20,6 @@ from paw_train.rollouts.policy import (
     spoken,
 )
 
-_EPISODE = re.compile(r".*#[0-9a-f]{8}-\d+", re.DOTALL)
-"""the pool's name of an episode, which the names of an agent's requests begin with"""
 REFLECTION = "/reflect"
 """the end of the name of a request whose answer is no action"""
 
@@ -75,9 +70,9 @@ def task_of(episode: str) -> str:
 
 
 def episode_of(request: str) -> str:
-    """The pool's name of the episode that a request's name belongs to."""
-    found = _EPISODE.match(request)
-    return found[0] if found else request
+    """The pool's name of the episode that a request's name begins with."""
+    task, sign, rest = request.rpartition("#")
+    return f"{task}{sign}{rest.partition('/')[0]}"
 
 
 class MeteredPolicy:
@@ -85,14 +80,11 @@ class MeteredPolicy:
 
     Args:
         form: how actions are asked for and read; ``None``: responses are passed on as they come.
-        system: the system message of every request; empty: none is sent.
     """
 
-    def __init__(self, policy: Policy, form: ActionForm | None = None, system: str = "") -> None:
-        self.inner, self.form, self.system = policy, form, system
+    def __init__(self, policy: Policy, form: ActionForm | None = None) -> None:
+        self.inner, self.form = policy, form
         self.chat, self.trainable = policy.chat, policy.trainable
-        self._system_ids = self.chat.content(f"{system}\n\n") if self.chat and system else []
-        """the system message before the first user message, as ``ChatFormat.dialogue`` writes it"""
         self.total = Spent()
         """of all tasks"""
         self._spent: dict[str, Spent] = {}
@@ -105,26 +97,8 @@ class MeteredPolicy:
 
     @property
     def context_tokens(self) -> int | None:
-        """The inner policy's context limit without the system message, if it is known."""
-        known: int | None = getattr(self.inner, "context_tokens", None)
-        return None if known is None else known - self.system_tokens
-
-    @property
-    def system_tokens(self) -> int:
-        """Length of the system message: by the policy's tokenizer, else at four characters a token."""
-        if self.chat is None:
-            return math.ceil(len(self.system) / CHARACTERS_A_TOKEN)
-        return len(self._system_ids)
-
-    def asked(self, request: Request) -> Request:
-        """The request with the system message."""
-        if not self.system:
-            return request
-        ids, message = request.ids, {"role": "system", "content": self.system}
-        if ids is not None and self.chat is not None:
-            opening = len(self.chat.opening)
-            ids = [*ids[:opening], *self._system_ids, *ids[opening:]]
-        return replace(request, messages=[message, *request.messages], ids=ids)
+        """The inner policy's context limit, if it is known."""
+        return getattr(self.inner, "context_tokens", None)
 
     def session(self, sampling: Sampling, growing: bool) -> Session:
         return _MeteredSession(self, self.inner.session(sampling, growing), sampling)
@@ -157,7 +131,7 @@ class _MeteredSession:
         self._said: dict[str, list[Response]] = {}
 
     def respond(self, requests: Sequence[Request]) -> list[Response]:
-        asked = [self.policy.asked(self._formed(request)) for request in requests]
+        asked = [self._formed(request) for request in requests]
         responses = self.inner.respond(asked)
         for request, response in zip(asked, responses, strict=True):
             if response.error is None:

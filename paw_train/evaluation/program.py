@@ -38,13 +38,6 @@ _OF_THE_RUN = ("env", "evaluation", "rollout", "model.dtype")
 """settings that an evaluation takes from the run whose model it measures"""
 
 
-class _OfAllAgents(Group):
-    """Settings ``agent.KEY`` that are not the agent's own."""
-
-    action_format: str = "tags"
-    system: str = ""
-
-
 @dataclasses.dataclass(frozen=True)
 class Job:
     """The evaluation that the arguments of ``paw eval`` describe, before any model is opened."""
@@ -282,13 +275,13 @@ def _agent_settings(agent: str, overrides: Sequence[str]) -> tuple[dict[str, Any
         raise ValueError(
             f"agent={found!r}: expected settings of the agent (agent.NAME=VALUE); its name goes into --agent."
         )
-    shared = {key: found.pop(key) for key in _OfAllAgents.model_fields if key in found}
+    written = found.pop("action_format", "tags")  # of all agents
     if found and not agent_class(agent).Settings.model_fields:
         raise ValueError(
             f"agent.{min(found)}: {agent!r} has no settings; --agent names another agent."
         )
-    kept = [_OfAllAgents.read(shared, "agent"), agent_class(agent).Settings.read(found, "agent")]
-    return {k: v for s in kept for k, v in s.model_dump(exclude_defaults=True).items()}, others
+    kept = agent_class(agent).Settings.read(found, "agent").model_dump(exclude_defaults=True)
+    return kept | ({} if written == "tags" else {"action_format": written}), others
 
 
 def settings_of(
@@ -367,8 +360,8 @@ def make_plan(
     tasks = probe.tasks
     probe.close()
     panel = titled_panel(tasks, name, env, chosen.split, chosen.tasks, chosen.seed)
-    fields = _OfAllAgents.model_fields
-    shared = {key: value for key, value in agent_settings.items() if key in fields}
+    own = dict(agent_settings)
+    action_format = str(own.pop("action_format", "tags"))
     return Plan(
         env,
         chosen.split,
@@ -379,8 +372,8 @@ def make_plan(
         agent,
         {key: value for key, value in agent_settings.items() if key not in fields},
         chosen.batch,
-        **shared,
-        source=source or {},
+        action_format,
+        source or {},
     )
 
 

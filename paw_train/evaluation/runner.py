@@ -56,8 +56,6 @@ class Plan:
     """tasks whose episodes run together"""
     action_format: str = "tags"
     """how the model acts: ``tags`` in its text, or native ``tools``"""
-    system: str = ""
-    """the system message of every request to the model; empty: none"""
     source: dict[str, Any] = field(default_factory=dict)
     """settings of the model's source that decide its answers, by group (``endpoint``, ``vllm``)"""
 
@@ -78,24 +76,16 @@ class PanelRun:
     ) -> None:
         self.plan, self.model, self.records = plan, model, records
         self.weights = model_hash(policy) if records else None
-        self.meter: MeteredPolicy | None = None
-        if policy is not None and agent_class(plan.agent).needs_policy:
-            self.meter = MeteredPolicy(policy, system=plan.system)
-        elif plan.system:
-            raise ValueError(f"agent.system: the agent {plan.agent!r} asks no model.")
-        room = plan.rollout.max_context_tokens - (self.meter.system_tokens if self.meter else 0)
-        if room <= plan.rollout.max_response_tokens:
-            raise ValueError("agent.system leaves no room in the context for a prompt: shorten it.")
-        rollout = plan.rollout.replace(max_context_tokens=room)
-        self.agent = make_agent(plan.agent, self.meter, rollout, plan.agent_settings)
+        wanted = agent_class(plan.agent).needs_policy
+        self.meter = MeteredPolicy(policy) if policy is not None and wanted else None
+        self.agent = make_agent(plan.agent, self.meter, plan.rollout, plan.agent_settings)
         interface = _interface(plan, self.agent)
         self.make_env = agent_env_maker(plan.env, plan.split, interface)
         examples = plan.env.replace(kwargs=example_kwargs(plan.env.kwargs))
         make_examples = agent_env_maker(examples, plan.env.train_split, interface)
         self.agent.prepare(ExampleSource(make_examples, plan.panel.task_ids))
         met = self.make_env()
-        system = [plan.system] if plan.system else []
-        self.prompt_hash = prompt_hash(met, [*self.agent.prompts(), *system])
+        self.prompt_hash = prompt_hash(met, self.agent.prompts())
         if self.meter is not None:
             self.meter.form = ActionForm(met.template, plan.action_format)
         met.close()
@@ -132,7 +122,6 @@ class PanelRun:
             "agent": plan.agent,
             "agent_settings": self.agent.settings.model_dump(),
             "action_format": plan.action_format,
-            "system": plan.system,
             "panel": plan.panel.name,
             "panel_hash": plan.panel.hash,
             "settings": {

@@ -222,7 +222,7 @@ def evaluation_of(result: Mapping[str, Any]) -> Record:
 
 def settings_of(result: Mapping[str, Any]) -> Record:
     """The settings of an evaluation, to be compared with another's."""
-    names = ("agent", "model", "panel", "action_format", "system")
+    names = ("agent", "model", "panel", "action_format")
     named = {key: result[key] for key in names if _plain(result.get(key))}
     named |= {k: v for k in ("agent_settings", "sampling") if (v := _of(result.get(k), dict))}
     return {**named, **_of(result.get("settings"), dict)}

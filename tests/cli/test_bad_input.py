@@ -229,7 +229,6 @@ COMMANDS = {
     "eval openai:x --agent self_consistency evaluation.temperature=0": "set evaluation.temperature=0.7",
     "eval openai:x agent.action_format=tools env.template=compact": "{ask}",
     "eval openai:x agent.action_format=toools": "'toools'",
-    "eval expert agent.system=x": "agent.system: the agent 'expert' asks no model",
     "eval expert --panel alfworld/procedural env.id=paw_gym/WebShop-v0": "the panel is of paw_gym/ALFW",
     "eval expert --panel search_qa/nq": "needs real data: give its folder as env.kwargs.data_dir=DIR",
     "eval expert env.kwargs.split=train": "evaluation.split",
@@ -375,7 +374,7 @@ def test_a_port_in_use(here: Path, command: str) -> None:
 def test_the_same_in_a_process_of_its_own(here: Path) -> None:
     for command, message in (
         ("train smoke updates=-1", "updates is 0 or more, got -1"),
-        (f"eval random agent.system={'x' * 300}", "agent.system: the agent 'random' asks no model"),
+        (f"eval random agent.x={'x' * 300}", "agent.x: 'random' has no settings"),
         ("eval expert env.id=parrots:me/Parot-v0", "Did you mean 'me/Parrot-v0'"),
     ):
         done = python("-m", "paw_train.cli", *command.split(), PYTHONDONTWRITEBYTECODE="1")

@@ -131,7 +131,7 @@ def test_other_evaluations_have_other_folders(tmp_path: Path) -> None:
     different = [
         plain, folder("openai:other/m"), folder("openai:org-m"), folder("openai:m"),
         folder("openai:org/m", "evaluation.temperature=0"),
-        folder("openai:org/m", "agent.system=Be brief."), folder("openai:org/m", seeds=2),
+        folder("openai:org/m", "agent.action_format=tools"), folder("openai:org/m", seeds=2),
         folder("openai:org/m", "endpoint.url=http://a/v1"),
         folder("openai:org/m", "endpoint.url=http://b/v1"),
         folder("openai:org/m", "endpoint.extra={enable_thinking: false}"),
@@ -158,27 +158,10 @@ def test_defaults_that_are_written_out_make_no_other_evaluation() -> None:
         own = [f"env.id={fork.ENV}", *settings]
         return make_job("openai:m", own, agent="best_of_n")
 
-    usual, written = job(), job("agent.n=4", "agent.action_format=tags", "agent.system=''")
+    usual, written = job(), job("agent.n=4", "agent.action_format=tags")
     assert (usual.plan, usual.folder) == (written.plan, written.folder)
     assert job("agent.n=5").plan.agent_settings == {"n": 5}
     assert job("agent.n=5").folder != usual.folder
-
-
-@pytest.mark.parametrize("agent", ["plain", "react"])
-def test_a_system_message_goes_before_every_dialogue(server: Two, paw: Paw, agent: str) -> None:
-    command = fork.on_fork(server, agent, "agent.system=Be brief.", "env.kwargs={length: 2}")
-    code, output, _ = paw(*command)
-    assert code == 0, output
-    system = {"role": "system", "content": "Be brief."}
-    assert all(body["messages"][0] == system for body in server.bodies)
-    assert all(sum(m == system for m in body["messages"]) == 1 for body in server.bodies)
-    result = json.loads(Path("out/result.json").read_text())
-    assert result["system"] == "Be brief."
-    for change, words in (("agent.system=Be long.", "system 'Be brief.', now 'Be long.'"),
-                          ("agent.system={a: 1}", "agent.system: expected str")):  # fmt: skip
-        code, _, said = paw(*[*command, change])
-        assert code == 2
-        assert words in said
 
 
 @pytest.mark.parametrize(

@@ -398,7 +398,7 @@ def test_settings_that_differ(tmp_path: Path, opened: Opened) -> None:
         {"key": "env.split", "values": [None, "x"]},
     ]
     assert differences([a]) == differences([]) == []
-    forms = [settings_of({"action_format": form, "system": ""}) for form in ("tags", "tools")]
+    forms = [settings_of({"action_format": form}) for form in ("tags", "tools")]
     assert [one["key"] for one in differences(forms)] == ["action_format"]
     ask("differences", 404, run=["a", "nowhere"])
 
