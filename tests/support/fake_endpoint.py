@@ -381,9 +381,7 @@ def _answer(body: dict[str, Any]) -> dict[str, Any]:
     salt = str(body.get("seed", "")) if body["temperature"] > 0 else ""
     whole = json.dumps(body.get("messages", text))
     number = int(hashlib.sha256((salt + whole).encode()).hexdigest(), 16)
-    if "'think:'" in whole:  # an agent that asks for lines, not for tags
-        said = "right" if body.get("stop") else "right\nand then some"
-    elif "Turn left or right." in text:  # the small environment of the matrix
+    if "Turn left or right." in text:  # the small environment of the matrix
         said = "<think>hm</think><action>right"
     else:
         places = re.findall(r"\b[a-z]+ \d+\b", text) or ["look"]

@@ -200,6 +200,8 @@ def test_calls_that_no_action_came_of_are_counted_and_recorded(own_environments:
     def hall(task: Task, rng: Any) -> Iterator[Outcome]:
         while True:
             yield Outcome("A hall.")
+            if task.id == "other":
+                yield Outcome("Out.", 1.0, True, True)
 
     def answers(request: Request) -> str | Exception:
         asked.append(request.episode[:5])
@@ -208,18 +210,20 @@ def test_calls_that_no_action_came_of_are_counted_and_recorded(own_environments:
         return f"<think></think><action>look {len(asked)}</action>"
 
     asked: list[str] = []
-    register_text_env("test/Hall-v0", hall, tasks=[Task("early", "Go."), Task("late/", "Go.")])
+    register_text_env(
+        "test/Hall-v0", hall, tasks=[Task(i, "Go.") for i in ("early", "late/", "other")]
+    )
     env = EnvSettings(id="test/Hall-v0")
-    panel = make_panel(agent_env_maker(env, "")().tasks, "some", 2, 5)
+    panel = make_panel(agent_env_maker(env, "")().tasks, "some", 3, 5)
     votes = {"samples": 3}
     plan = Plan(env, "", panel, 5, RolloutSettings(), (1,), "self_consistency", votes)
     result, episodes = PanelRun(plan, ScriptedPolicy(answers), "m").evaluate()
-    early, late = sorted(episodes, key=lambda e: e.task_id)
+    early, late, _ = sorted(episodes, key=lambda e: e.task_id)
     assert (early.error, early.transitions) == ("gone", [])
     assert late.error == "gone"
     assert [e.step for e in exchanges(late)] == [0] * 5
     assert late.transitions[0].info["agent"]["spent"]["calls"] == 5
-    assert result["model_calls"] == 7
+    assert result["model_calls"] == 10
 
 
 def test_an_environment_that_fails_in_a_task_costs_that_task(
