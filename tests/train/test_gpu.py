@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from paw_train.policies.local import decoder
-from paw_train.policies.local.decoder import BatchDecoder, LoopedSteps
+from paw_train.policies.local.decoder import Advance, BatchDecoder
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.sampling import EVERY, TokenLoop, uniforms
 from paw_train.rollouts.policy import Sampling
@@ -58,7 +58,7 @@ def _model(layers: int) -> Any:
 
 
 @contextmanager
-def _begun(model: Any, rows: int) -> Iterator[tuple[BatchDecoder, LoopedSteps]]:
+def _begun(model: Any, rows: int) -> Iterator[tuple[BatchDecoder, Advance]]:
     """Responses to contexts of unequal lengths, of which the first token is sampled."""
     held = BatchDecoder(model, rows, 2**16, fixed=True)
     contexts = {row: [7 + row % 11] * (5 + row) for row in range(rows)}
@@ -73,9 +73,9 @@ def test_launches_depend_on_the_layers_alone(layers: int, most: int) -> None:
     """Of a token step, and of new tokens, unequally many a row, which are one pass."""
     counts = []
     for rows in (4, 16):
-        with _begun(_model(layers), rows) as (held, steps):
+        with _begun(_model(layers), rows) as (held, advance):
             with Launches() as step:
-                steps.advance(list(range(rows)))
+                advance(list(range(rows)))
             with Launches() as feed:
                 held.feed({row: [9] * (3 + 5 * (row % 4)) for row in range(rows)})
         # besides the steps: where rows go on, and what is brought to the host
@@ -96,9 +96,9 @@ def test_a_token_step_asks_the_host_nothing(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(TokenLoop, "_once", watched)
     with claimed_device.ClaimedGpu() as gpu:
         model = _model(2).to("cuda")
-        with _begun(model, 4) as (_, steps):
-            steps.advance([0, 1, 2, 3])
-            steps.advance([0, 2])
+        with _begun(model, 4) as (_, advance):
+            advance([0, 1, 2, 3])
+            advance([0, 2])
     assert len(asked) == 2 * EVERY
     assert not any(asked)
     assert not gpu.faults

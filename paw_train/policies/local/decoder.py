@@ -8,7 +8,7 @@ the others are idle. ``BatchDecoder`` is for models whose layers are attention, 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
@@ -29,6 +29,8 @@ from paw_train.rollouts.policy import Sampling
 from paw_train.rollouts.tokens import batches_alike
 from paw_train.settings.rollout import PREFILL_TOKENS
 
+Advance = Callable[[Sequence[int]], dict[int, list[tuple[int, float]]]]
+"""takes the rows that go on, and gives by row the next tokens and their log-probabilities"""
 _LOG = logging.getLogger(__name__)
 _batches: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
 _fixed: WeakKeyDictionary[Any, _FixedBuffers] = WeakKeyDictionary()
@@ -45,12 +47,9 @@ _FEWEST_LOOPED = 8
 def open_decoder(model: Any, rows: int) -> Decoder:
     """A decoder of ``rows`` sequences, by the kind of the model's cache."""
     if takes_batches(model):
-        return BatchDecoder(model, rows, fixed=_launches_cost(model))
+        on_gpu = next(model.parameters()).device.type == "cuda"  # where a launch costs time
+        return BatchDecoder(model, rows, fixed=on_gpu)
     return PlainDecoder(model, rows)
-
-
-def _launches_cost(model: Any) -> bool:
-    return bool(next(model.parameters()).device.type == "cuda")
 
 
 def takes_batches(model: Any) -> bool:
@@ -67,10 +66,6 @@ def takes_batches(model: Any) -> bool:
                 type(model).__name__,
             )
     return _batches[inner]
-
-
-def _convolves(model: Any) -> bool:
-    return "conv" in (getattr(model.get_decoder().config, "layer_types", None) or ())
 
 
 def _batched_as_alone(model: Any) -> bool:
@@ -110,7 +105,7 @@ class BatchDecoder:
         config = model.get_decoder().config  # of the text, if the model's own is composite
         self._window, self._mixed = window_of(config)
         self._positions = getattr(config, "max_position_embeddings", None)
-        self._convolves = _convolves(model)
+        self._convolves = "conv" in (getattr(config, "layer_types", None) or ())
         self._eager = getattr(config, "_attn_implementation", None) == "eager"
         self._lengths = [0] * rows
         """tokens of each row"""
@@ -165,8 +160,10 @@ class BatchDecoder:
     @torch.no_grad()
     def sample(
         self, contexts: Mapping[int, Sequence[int]], sampling: Sampling, noise: Tensor
-    ) -> LoopedSteps:
+    ) -> Advance:
         """Feeds rows their contexts, for responses that are sampled by a ``TokenLoop``.
+
+        The ``Advance`` may give tokens beyond the end of a response.
 
         Args:
             contexts: by row, at least one token each.
@@ -184,7 +181,20 @@ class BatchDecoder:
         lengths += [0] * (size - len(lengths))
         places = [self._place[row] for row in contexts]
         loop.begin(logits, places, lengths, noise, self.cache.room)
-        return LoopedSteps(self, loop)
+
+        @torch.no_grad()
+        def advance(rows: Sequence[int]) -> dict[int, list[tuple[int, float]]]:
+            at, steps = [self._place[row] for row in rows], loop.steps
+            end = max(self._lengths[row] for row in rows) + steps
+            ids, logprobs = loop.advance(self._one_token, at, end)
+            for row in rows:
+                self._lengths[row] += steps
+            return {
+                row: [(int(token), p) for token, p in zip(ids[place], logprobs[place], strict=True)]
+                for row, place in zip(rows, at, strict=True)
+            }
+
+        return advance
 
     def _one_token(self, ids: Tensor, columns: Tensor, end: int) -> Tensor:
         """[R, V] logits after one token of each of the first R rows of the cache."""
@@ -267,32 +277,17 @@ class BatchDecoder:
         else:
             column = torch.arange(end, device=self.device)
             mask = self._mask(column <= columns[..., None], columns, column)
-        hidden = self._forward(rows, ids, columns, position, mask, end)
+        places = [self._place[row] for row in rows]
+        among = slice(places[0], places[0] + len(places))
+        seen = among if places == list(range(among.start, among.stop)) else None
+        self.cache.reserve(end)
+        self.cache.access = Access(
+            torch.tensor(places, device=self.device), columns, end, seen, is_first=end == width
+        )
+        hidden = self._hidden(ids.to(self.device), mask, position)
         for row, chunk in zip(rows, chunks, strict=True):
             self._lengths[row] += len(chunk)
         return hidden[torch.arange(len(rows), device=self.device), last.clamp(min=0)]
-
-    def _forward(
-        self,
-        rows: Sequence[int],
-        ids: Tensor,
-        columns: Tensor,
-        position: Tensor,
-        mask: Any,
-        end: int,
-    ) -> Tensor:
-        """[r, t, H] hidden states of new tokens [r, t], which are written to their columns."""
-        places = [self._place[row] for row in rows]
-        neighbours = places == list(range(places[0], places[0] + len(places)))
-        self.cache.reserve(end)
-        self.cache.access = Access(
-            torch.tensor(places, device=self.device),
-            columns,
-            end,
-            slice(places[0], places[0] + len(places)) if neighbours else None,
-            is_first=end == columns.shape[1],
-        )
-        return self._hidden(ids.to(self.device), mask, position)
 
     def _hidden(self, ids: Tensor, mask: Any, position: Tensor) -> Tensor:
         hidden: Tensor = self.model.get_decoder()(
@@ -330,27 +325,6 @@ class BatchDecoder:
             return seen
         least = torch.finfo(self.model.dtype).min
         return torch.zeros_like(seen, dtype=self.model.dtype).masked_fill_(~seen, least)
-
-
-class LoopedSteps:
-    """Responses that a decoder samples by a ``TokenLoop``."""
-
-    def __init__(self, decoder: BatchDecoder, loop: TokenLoop) -> None:
-        self._decoder, self._loop = decoder, loop
-
-    @torch.no_grad()
-    def advance(self, rows: Sequence[int]) -> dict[int, list[tuple[int, float]]]:
-        """The next tokens of the rows that go on, and their log-probabilities; some may be beyond an end."""
-        held, steps = self._decoder, self._loop.steps
-        places = [held._place[row] for row in rows]
-        end = max(held._lengths[row] for row in rows) + steps
-        ids, logprobs = self._loop.advance(held._one_token, places, end)
-        for row in rows:
-            held._lengths[row] += steps
-        return {
-            row: [(int(token), p) for token, p in zip(ids[place], logprobs[place], strict=True)]
-            for row, place in zip(rows, places, strict=True)
-        }
 
 
 class _FixedBuffers:

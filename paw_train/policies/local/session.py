@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from paw_train.policies.local.decoder import BatchDecoder, Decoder, LoopedSteps, open_decoder
+from paw_train.policies.local.decoder import Advance, BatchDecoder, Decoder, open_decoder
 from paw_train.policies.local.sampling import sample_tokens, uniforms
 from paw_train.rollouts.chat import ChatFormat, StopStrings
 from paw_train.rollouts.policy import Request, Response, Sampling
@@ -24,9 +24,13 @@ class LocalSession:
     """
 
     def __init__(self, model: Any, chat: ChatFormat, sampling: Sampling, growing: bool) -> None:
-        self.model, self.chat, self.sampling = model, chat, sampling
+        self.model, self.chat, self.sampling, self.growing = model, chat, sampling, growing
         self._stops = StopStrings(chat, sampling.stop)
-        self._dialogues = DialogueCache(model) if growing else None
+        self._decoder: Decoder | None = None
+        self._row: dict[str, int] = {}
+        """each dialogue's row in the decoder"""
+        self._read: dict[str, list[int]] = {}
+        """the tokens of each dialogue in the decoder's cache"""
 
     def respond(self, requests: Sequence[Request]) -> list[Response]:
         """See ``rollouts.policy.Session``."""
@@ -37,30 +41,19 @@ class LocalSession:
             r.ids if r.ids is not None else self.chat.dialogue(r.messages) for r in requests
         ]
         seeds = [r.seed for r in requests]
-        if self._dialogues is None:
+        if not self.growing:
             decoder = open_decoder(self.model, len(requests))
             news = dict(enumerate(contexts))
             return respond(decoder, news, self.chat, self.sampling, seeds, self._stops)
         names = [r.episode for r in requests]
-        decoder, news = self._dialogues.take(names, contexts)
+        decoder, news = self._continue(names, contexts)
         found = respond(decoder, news, self.chat, self.sampling, seeds, self._stops)
         for name, ids, response in zip(names, contexts, found, strict=True):
             # the last sampled token is in the context but not in the cache yet
-            self._dialogues.read[name] = [*ids, *response.ids[:-1]]
+            self._read[name] = [*ids, *response.ids[:-1]]
         return found
 
-
-class DialogueCache:
-    """Growing dialogues in one decoder, whose key-value cache lasts from turn to turn."""
-
-    def __init__(self, model: Any) -> None:
-        self.model = model
-        self.read: dict[str, list[int]] = {}
-        """tokens of each dialogue that are in the cache; whoever feeds the decoder keeps this up"""
-        self._decoder: Decoder | None = None
-        self._row: dict[str, int] = {}
-
-    def take(
+    def _continue(
         self, names: Sequence[str], contexts: Sequence[Sequence[int]]
     ) -> tuple[Decoder, dict[int, Sequence[int]]]:
         """The decoder with these dialogues in it, and by row what is new in each, at least one token.
@@ -76,11 +69,10 @@ class DialogueCache:
             self._decoder.keep([self._row[name] for name in names])
             self._row = {name: row for row, name in enumerate(names)}
         rows = [self._row[name] for name in names]
-        read = [self.read.get(name, []) for name in names]
+        read = [self._read.get(name, []) for name in names]
         known = self._decoder.rewind(dict(zip(rows, map(_shared, read, contexts), strict=True)))
-        return self._decoder, {
-            row: ids[known[row] :] for row, ids in zip(rows, contexts, strict=True)
-        }
+        news = {row: ids[known[row] :] for row, ids in zip(rows, contexts, strict=True)}
+        return self._decoder, news
 
 
 def _shared(read: Sequence[int], context: Sequence[int]) -> int:
@@ -114,14 +106,13 @@ def respond(
     stops = stops or StopStrings(chat, sampling.stop)
     responses = {row: Response() for row in contexts}
     noise = uniforms(seeds, sampling.max_tokens if sampling.temperature else 1)
-    steps: LoopedSteps | _OneByOne
     if isinstance(decoder, BatchDecoder) and decoder.fixed:
-        steps = decoder.sample(contexts, sampling, noise)
+        advance = decoder.sample(contexts, sampling, noise)
     else:
-        steps = _OneByOne(decoder, contexts, sampling, noise)
+        advance = _one_by_one(decoder, contexts, sampling, noise)
     going = list(contexts)
     while going:
-        for row, tokens in steps.advance(going).items():
+        for row, tokens in advance(going).items():
             response = responses[row]
             for token, logprob in tokens:
                 response.ids.append(token)
@@ -134,29 +125,21 @@ def respond(
     return list(responses.values())
 
 
-class _OneByOne:
+def _one_by_one(
+    decoder: Decoder, contexts: Mapping[int, Sequence[int]], sampling: Sampling, noise: Tensor
+) -> Advance:
     """Tokens of a decoder that is fed each one, as soon as it is sampled."""
+    number = {row: i for i, row in enumerate(contexts)}
+    news: dict[int, Sequence[int]] = dict(contexts)
+    step = 0
 
-    def __init__(
-        self,
-        decoder: Decoder,
-        contexts: Mapping[int, Sequence[int]],
-        sampling: Sampling,
-        noise: Tensor,
-    ) -> None:
-        self._decoder, self._sampling, self._noise = decoder, sampling, noise
-        self._number = {row: i for i, row in enumerate(contexts)}
-        self._next: dict[int, Sequence[int]] = dict(contexts)
-        self._step = 0
-
-    def advance(self, rows: Sequence[int]) -> dict[int, list[tuple[int, float]]]:
-        """The next token of each row and its log-probability, by row."""
-        logits = self._decoder.feed({row: self._next[row] for row in rows})
-        column = min(self._step, self._noise.shape[1] - 1)
-        uniform = self._noise[[self._number[row] for row in rows], column]
-        ids, logprobs = (x.tolist() for x in sample_tokens(logits, self._sampling, uniform))
-        self._next, self._step = (
-            {row: [i] for row, i in zip(rows, ids, strict=True)},
-            self._step + 1,
-        )
+    def advance(rows: Sequence[int]) -> dict[int, list[tuple[int, float]]]:
+        nonlocal step
+        logits = decoder.feed({row: news[row] for row in rows})
+        uniform = noise[[number[row] for row in rows], min(step, noise.shape[1] - 1)]
+        ids, logprobs = (x.tolist() for x in sample_tokens(logits, sampling, uniform))
+        step += 1
+        news.update((row, [i]) for row, i in zip(rows, ids, strict=True))
         return {row: [(i, p)] for row, i, p in zip(rows, ids, logprobs, strict=True)}
+
+    return advance
