@@ -48,16 +48,16 @@ class Fallbacks:
 
     def learn(self, error: Exception, sent: Mapping[str, Any]) -> bool:
         """True if a request may be repeated at once, without the field that its refusal names."""
-        name = self._named(error, sent)
-        if name is not None:
-            self._take(name)
-        return name is not None
+        if getattr(error, "status_code", None) not in _REFUSED or is_overflow(error):
+            return False
+        text, name = error_text(error), _field(error, sent)
+        if name not in _SENTENCES or not _UNKNOWN.search(text) or _VALUE.search(text):
+            return False
+        self.take(name)
+        return True
 
-    def stop_in_thoughts(self) -> None:
-        """The server ends thoughts at stop texts: none are sent from now on."""
-        self._take("stop in thoughts")
-
-    def _take(self, name: str) -> None:
+    def take(self, name: str) -> None:
+        """Takes a fallback (of ``_SENTENCES``) from now on."""
         if name not in self._refused:
             self._refused.add(name)
             _LOG.warning("%s", _SENTENCES[name])
@@ -67,15 +67,6 @@ class Fallbacks:
         for name, sentence in _SENTENCES.items():
             if isinstance(sentences, list) and sentence in sentences:
                 self._refused.add(name)
-
-    def _named(self, error: Exception, sent: Mapping[str, Any]) -> str | None:
-        if getattr(error, "status_code", None) not in _REFUSED or is_overflow(error):
-            return None
-        text = error_text(error)
-        if not _UNKNOWN.search(text) or _VALUE.search(text):
-            return None
-        name = _field(error, sent)
-        return name if name in _SENTENCES else None
 
 
 def _field(error: Exception, sent: Mapping[str, Any]) -> str | None:
@@ -168,7 +159,7 @@ def hint(
 # --- failures of the whole run ------------------------------------------------------------------------
 
 _PASSING = frozenset({408, 409, 425, 429})
-_OF_THE_RUN = frozenset({401, 402, 403, 404, 407})
+_QUOTA = "insufficient_quota"
 
 
 def is_passing(error: Exception) -> bool:
@@ -176,25 +167,10 @@ def is_passing(error: Exception) -> bool:
     import openai
 
     if isinstance(error, openai.APIStatusError):
-        if _code(error) == "insufficient_quota":
-            return False
-        return error.status_code in _PASSING or error.status_code >= 500
+        passing = error.status_code in _PASSING or error.status_code >= 500
+        return passing and error.code != _QUOTA
     kinds = (openai.APIConnectionError, openai.APIResponseValidationError, json.JSONDecodeError)
     return isinstance(error, (*kinds, MalformedAnswer))
-
-
-def _concerns_the_run(error: Exception) -> bool:
-    """True if every other request would fail as this one did."""
-    import openai
-
-    if not isinstance(error, openai.APIStatusError):
-        return False
-    return error.status_code in _OF_THE_RUN or _code(error) == "insufficient_quota"
-
-
-def _code(error: Any) -> str | None:
-    code = getattr(error, "code", None)
-    return code if isinstance(code, str) else None
 
 
 def run_failure(
@@ -232,10 +208,10 @@ def run_failure(
             f"{proxy or 'A proxy or firewall'} answers in place of {url}. "
             f"{directly if proxy else ''} Its message: {said}"
         )
-    if _concerns_the_run(error):
-        advice = refusal.get(getattr(error, "status_code", 0), "The account's quota is used up.")
-        return f"{url} refuses: {advice} Its message: {said}"
-    return None
+    used_up = getattr(error, "code", None) == _QUOTA
+    advice = "The account's quota is used up." if used_up else None
+    advice = refusal.get(getattr(error, "status_code", 0), advice)
+    return None if advice is None else f"{url} refuses: {advice} Its message: {said}"
 
 
 def _is_proxy_s(error: Exception, proxied: bool) -> bool:

