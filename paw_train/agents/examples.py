@@ -32,7 +32,6 @@ class Step:
 class Example:
     """A task that the expert has solved."""
 
-    task_id: str
     task_type: str
     instruction: str
     steps: tuple[Step, ...]
@@ -73,24 +72,17 @@ class ExampleSource:
 
     def none_found(self) -> ValueError:
         """The error of an example that is needed and not there."""
-        without = "agent.examples=0 does without."
         env = self.make_env()
-        try:
-            if self.exclude.issuperset(env.tasks.ids):
-                return ValueError(
-                    f"No example: all {len(env.tasks)} tasks are evaluated, and an evaluated task is no "
-                    f"example. evaluation.tasks=N evaluates fewer, {without}"
-                )
-            if not has_expert(env):
-                return ValueError(
-                    f"No example: the environment has no expert that could write one. {without}"
-                )
-        finally:
-            env.close()
-        return ValueError(
-            "No example: the environment's expert solved none of the tasks that may serve as one. "
-            + without
-        )
+        why = "the environment's expert solved none of the tasks that may serve as one."
+        if self.exclude.issuperset(env.tasks.ids):
+            why = (
+                f"all {len(env.tasks)} tasks are evaluated, and an evaluated task is no example. "
+                "evaluation.tasks=N evaluates fewer,"
+            )
+        elif not has_expert(env):
+            why = "the environment has no expert that could write one."
+        env.close()
+        return ValueError(f"No example: {why} agent.examples=0 does without.")
 
 
 def _play_expert(env: AgentInterface, task_id: str, seed: int) -> Example | None:
@@ -110,7 +102,7 @@ def _play_expert(env: AgentInterface, task_id: str, seed: int) -> Example | None
         over = terminated or truncated
     if not now["success"]:
         return None
-    return Example(task_id, info["task_type"], info["instruction"], tuple(steps))
+    return Example(info["task_type"], info["instruction"], tuple(steps))
 
 
 def _types_in_turn(examples: Sequence[Example]) -> list[Example]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 from paw_gym.pool import EnvPool, Slot
@@ -251,9 +252,8 @@ def _record(call: Call, before: Sequence[Message]) -> dict[str, Any]:
         them, as sent), ``text`` (as received), and, if there are any, ``reasoning``,
         ``finish_reason``, ``tool_calls``, ``refusal``, ``tokens``.
     """
-    pairs = enumerate(zip(before, call.messages, strict=False))
-    shorter = min(len(before), len(call.messages))
-    same = next((i for i, (old, new) in pairs if dict(old) != dict(new)), shorter)
+    pairs = zip(before, call.messages, strict=False)
+    same = sum(1 for _ in takewhile(lambda pair: dict(pair[0]) == dict(pair[1]), pairs))
     response = call.response
     there = {
         "reasoning": response.reasoning,

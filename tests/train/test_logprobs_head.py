@@ -78,7 +78,7 @@ def test_equal_to_the_plain_path(temperature: float, dtype: Any, tied: bool) -> 
     policy = LocalPolicy(model, TOKENIZER)
     batch = collate(_rows(1), policy.pad_id)
     values, entropy = policy.logprobs_and_entropy(batch, temperature)
-    assert policy.fallback_reason() is None
+    assert policy.scorer.fallback_reason() is None
     assert values.dtype == dtype
     expected_values, expected_entropy = _plain(model, batch, temperature)
     tight = {"rtol": 1e-6, "atol": 1e-6}
@@ -219,7 +219,7 @@ def test_a_head_that_is_more_than_linear_takes_the_plain_path(
     batch = collate(_rows(2), policy.pad_id)
     with caplog.at_level(logging.WARNING, "paw_train.losses.lm_head_logprobs"):
         found = policy.logprobs_and_entropy(batch, 0.7)
-    assert "cap or a scale" in str(policy.fallback_reason())
+    assert "cap or a scale" in str(policy.scorer.fallback_reason())
     assert len(caplog.records) == 1
     expected = _plain(model, batch, 0.7)
     torch.testing.assert_close(found, expected)
@@ -267,7 +267,7 @@ def test_passes_that_differ_in_their_last_bits_still_score_by_chunks(dtype: Any)
         return output
 
     model.get_decoder().register_forward_hook(noisy)
-    assert LocalPolicy(model, TOKENIZER).fallback_reason() is None
+    assert LocalPolicy(model, TOKENIZER).scorer.fallback_reason() is None
 
 
 def test_a_head_with_an_input_of_its_own_takes_the_plain_path() -> None:
@@ -280,4 +280,4 @@ def test_a_head_with_an_input_of_its_own_takes_the_plain_path() -> None:
         return CausalLMOutputWithPast(logits=model.lm_head(hidden / 9))
 
     model.forward = divided
-    assert "input" in str(policy.fallback_reason())
+    assert "input" in str(policy.scorer.fallback_reason())

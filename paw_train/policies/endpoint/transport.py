@@ -11,7 +11,7 @@ import re
 import time
 import urllib.request
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, urlsplit
@@ -117,17 +117,13 @@ def _direct(parts: SplitResult, exempt: str) -> bool:
         address = ipaddress.ip_address(host)
     except ValueError:
         return False
-    return address.is_loopback or any(address in network for network in _networks(exempt))
-
-
-def _networks(exempt: str) -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:
-    found = []
+    if address.is_loopback:
+        return True
     for entry in exempt.split(","):
-        try:
-            found.append(ipaddress.ip_network(re.sub(r"[\[\]\s]", "", entry), strict=False))
-        except ValueError:
-            continue  # a name
-    return found
+        with suppress(ValueError):  # of a name
+            if address in ipaddress.ip_network(re.sub(r"[\[\]\s]", "", entry), strict=False):
+                return True
+    return False
 
 
 # --- waits --------------------------------------------------------------------------------------------

@@ -32,43 +32,34 @@ class MasterWeights:
             for p in self.parameters
         ]
         """one for each parameter: give these to the optimiser, and clip the gradients of these"""
-        self._hooks: list[RemovableHandle] = []
-        for parameter, master in self._pairs():
-            self._hooks.append(parameter.register_post_accumulate_grad_hook(_mover(master)))
-
-    def _pairs(self) -> list[tuple[Tensor, Tensor]]:
         both = zip(self.parameters, self.masters, strict=True)
-        return [(p, m) for p, m in both if p is not m]
+        self._pairs = [(p, m) for p, m in both if p is not m]
+        self._hooks: list[RemovableHandle] = []
+        for parameter, master in self._pairs:
+            self._hooks.append(parameter.register_post_accumulate_grad_hook(_mover(master)))
 
     @torch.no_grad()
     def write_back(self) -> None:
         """Rounds the copies into the model: call it after each optimiser step."""
-        for parameter, master in self._pairs():
+        for parameter, master in self._pairs:
             parameter.copy_(master)
-
-    @torch.no_grad()
-    def read(self) -> None:
-        """Takes the model's weights as they are: call it when something else has set them."""
-        for parameter, master in self._pairs():
-            master.copy_(parameter)
 
     def state_dict(self) -> list[Tensor]:
         """The copies themselves, which go on changing; empty if nothing is narrow.
 
         As in PyTorch's own state dicts, so that saving them takes no second set of them on the GPU.
         """
-        return [master.detach() for _, master in self._pairs()]
+        return [master.detach() for _, master in self._pairs]
 
     def load_state_dict(self, state: Sequence[Tensor]) -> None:
         """Inverse of ``state_dict``; the model's weights follow."""
-        pairs = self._pairs()
-        if len(state) != len(pairs):
+        if len(state) != len(self._pairs):
             raise ValueError(
-                f"The state has float32 copies of {len(state)} weights, the model has {len(pairs)} "
+                f"The state has float32 copies of {len(state)} weights, the model has {len(self._pairs)} "
                 "weights of less precision: model.dtype differs."
             )
         with torch.no_grad():
-            for (_, master), saved in zip(pairs, state, strict=True):
+            for (_, master), saved in zip(self._pairs, state, strict=True):
                 master.copy_(saved)
         self.write_back()
 

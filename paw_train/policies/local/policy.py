@@ -57,7 +57,7 @@ class LocalPolicy:
         if self.device.type == "cuda":
             # cuDNN's attention builds a plan, for half a second, for every new length of the keys
             torch.backends.cuda.enable_cudnn_sdp(False)
-        self._score = TokenScorer(model)
+        self.scorer = TokenScorer(model)
 
     @property
     def context_tokens(self) -> int | None:
@@ -151,7 +151,7 @@ class LocalPolicy:
             [B, T], 0 on tokens that nothing reads (``Batch.scored``).
         """
         with recomputed(self.model):
-            return batch_logprobs(self._score, batch, temperature, False)[0]
+            return batch_logprobs(self.scorer, batch, temperature, False)[0]
 
     def logprobs_and_entropy(self, batch: Batch, temperature: float) -> tuple[Tensor, Tensor]:
         """``logprobs``, and the Shannon entropy of the distribution that each action token was sampled from.
@@ -160,7 +160,7 @@ class LocalPolicy:
             [B, T] and [B, T] in nats, over the whole vocabulary, 0 outside the actions; with gradient.
         """
         with recomputed(self.model):
-            result, entropies = batch_logprobs(self._score, batch, temperature, True)
+            result, entropies = batch_logprobs(self.scorer, batch, temperature, True)
         assert entropies is not None
         return result, entropies
 
@@ -174,17 +174,13 @@ class LocalPolicy:
         Returns:
             [P, V] in the model's precision.
         """
-        return self._score.logits(batch.ids, tokens)
+        return self.scorer.logits(batch.ids, tokens)
 
     def whole_logits(self, batch: Batch) -> Tensor:
         """[B, T, V] logits of what follows each token, with gradient, in the model's precision."""
         output = self.model(input_ids=batch.ids, use_cache=False)
         logits: Tensor = output.logits
         return logits
-
-    def fallback_reason(self) -> str | None:
-        """Why whole logits are needed for ``logprobs``, if they are (see ``TokenScorer``)."""
-        return self._score.fallback_reason()
 
     def save(self, folder: Path) -> None:
         """Writes model and tokenizer in the Hugging Face form; of a model with an adapter, the adapter."""

@@ -184,19 +184,16 @@ class TokenLoop:
         end = -(-end // BUCKET) * BUCKET
         steps = self.steps
         for _ in range(steps):
-            self._replay(forward, end)
+            if self._captures and end not in self._graphs:
+                self._capture(forward, end)
+            if self._captures:
+                self._graphs[end].replay()
+            else:
+                self._once(forward, end)
         start = self._done if self._done > 1 else 0
         self._done += steps
         ids, logprobs = self._sampled[:, :, start : self._done].tolist()
         return ids, logprobs
-
-    def _replay(self, forward: Forward, end: int) -> None:
-        if self._captures and end not in self._graphs:
-            self._capture(forward, end)
-        if self._captures:
-            self._graphs[end].replay()
-        else:
-            self._once(forward, end)
 
     def _once(self, forward: Forward, end: int) -> None:
         """One token for every row; rows that are not active stay where they are."""
