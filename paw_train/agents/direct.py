@@ -23,17 +23,11 @@ class PolicyAgent(Agent):
 
     name = "policy"
 
-    def run(self, pool: EnvPool, task_ids: Sequence[str], seed: int, done: Done) -> None:
-        self._run_groups(pool, task_ids, seed, lambda group: done(group[0]))
+    def choose(self, group: Sequence[Episode]) -> Episode:
+        """The one that counts of the ``group_size`` episodes of a task."""
+        return group[0]
 
-    def _run_groups(
-        self,
-        pool: EnvPool,
-        task_ids: Sequence[str],
-        seed: int,
-        done: Callable[[Sequence[Episode]], None],
-    ) -> None:
-        """Runs ``group_size`` episodes of each task; ``done`` takes those of one task."""
+    def run(self, pool: EnvPool, task_ids: Sequence[str], seed: int, done: Done) -> None:
         # the same seed for each batch: an episode's samples do not depend on the number of episodes
         base = response_seed(seed, "rollout", 0)
         reported: set[int] = set()
@@ -50,7 +44,7 @@ class PolicyAgent(Agent):
                 groups.setdefault(episode.group, []).append(episode)
             for number in sorted(groups.keys() - reported - {slot.group for slot in pool.active}):
                 reported.add(number)
-                done(groups[number])
+                done(self.choose(groups[number]))
 
         rollout(policy, pool, self.rollout, base, task_ids, report, False)
         report()

@@ -80,38 +80,28 @@ class ReactAgent(TurnAgent):
         return "\n\n".join([*parts, _TASK])
 
     def responder(self, seed: int, notes: Mapping[str, Sequence[str]] | None = None) -> Responder:
-        return _ReactResponder(self, seed, notes or {})
+        dialogues = Dialogues(self.policy, self.rollout)
 
+        def preface(view: View) -> str:
+            return self.preface(view.template, (notes or {}).get(view.task_id, ()))
 
-class _ReactResponder:
-    """Keeps the dialogues of one batch of episodes."""
+        def answer(views: Sequence[View]) -> list[Answer]:
+            for view in views:
+                first = "" if view.episode in dialogues else f"{preface(view)}\n"
+                dialogues.add_message(view.episode, f"{first}{view.prompt}")
+            seeds = {v.episode: response_seed(seed, v.episode, len(v.history)) for v in views}
+            responses = dialogues.ask(seeds, self.rollout.sampling(views[0].template.closing_tags))
+            return [taken(view, r) for view, r in zip(views, responses, strict=True)]
 
-    def __init__(self, agent: ReactAgent, seed: int, notes: Mapping[str, Sequence[str]]) -> None:
-        self.agent, self.rollout = agent, agent.rollout
-        self.seed, self.notes = seed, notes
-        self._dialogues = Dialogues(agent.policy, agent.rollout)
+        def taken(view: View, response: Response) -> Answer:
+            if response.error is not None:
+                return Answer(error=response.error)
+            dialogue, tag = dialogues[view.episode], view.template.think_tag
+            noted: dict[str, Any] = {"thought": split_thought(response.text, tag)[0]}
+            if not view.history:
+                noted["preface"] = preface(view)
+            noted |= dialogue.notes
+            dialogue.add_response(response)
+            return Answer(response.text, noted)
 
-    def __call__(self, views: Sequence[View]) -> list[Answer]:
-        sampling = self.rollout.sampling(views[0].template.closing_tags)
-        for view in views:
-            first = "" if view.episode in self._dialogues else f"{self._preface(view)}\n"
-            self._dialogues.add_message(view.episode, f"{first}{view.prompt}")
-        seeds = {v.episode: response_seed(self.seed, v.episode, len(v.history)) for v in views}
-        responses = self._dialogues.ask(seeds, sampling)
-        return [self._answer(view, r) for view, r in zip(views, responses, strict=True)]
-
-    def _preface(self, view: View) -> str:
-        return self.agent.preface(view.template, self.notes.get(view.task_id, ()))
-
-    def _answer(self, view: View, response: Response) -> Answer:
-        if response.error is not None:
-            return Answer(error=response.error)
-        dialogue = self._dialogues[view.episode]
-        notes: dict[str, Any] = {
-            "thought": split_thought(response.text, view.template.think_tag)[0]
-        }
-        if not view.history:
-            notes["preface"] = self._preface(view)
-        notes |= dialogue.notes
-        dialogue.add_response(response)
-        return Answer(response.text, notes)
+        return answer

@@ -6,21 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from paw_gym.pool import EnvPool
 from paw_gym.prompts import PromptTemplate
 from paw_gym.transition import Episode
 from paw_train.agents.dialogue import ShorteningPolicy
 from paw_train.agents.direct import PolicyAgent, require_reasoning
-from paw_train.agents.protocol import (
-    AGENTS,
-    Agent,
-    Answer,
-    Done,
-    Responder,
-    TurnAgent,
-    View,
-    note,
-)
+from paw_train.agents.protocol import AGENTS, Agent, Answer, Responder, TurnAgent, View, note
 from paw_train.rollouts.policy import Request, Response, response_seed
 from paw_train.settings.base import Group, Positive
 
@@ -129,19 +119,15 @@ class BestOfNAgent(PolicyAgent):
     def group_size(self) -> int:
         return int(self.settings.n)
 
-    def run(self, pool: EnvPool, task_ids: Sequence[str], seed: int, done: Done) -> None:
-        self._run_groups(pool, task_ids, seed, lambda group: done(_best(group)))
+    def choose(self, group: Sequence[Episode]) -> Episode:
+        """The episode with the highest score, the first of equals.
 
-
-def _best(group: Sequence[Episode]) -> Episode:
-    """The episode with the highest score, the first of equals.
-
-    If one failed by an error, so does the group: the best of fewer attempts is not the best of n.
-    """
-    failed = next((e for e in group if e.error is not None), None)
-    if failed is not None:
-        return failed
-    index = max(range(len(group)), key=lambda i: (group[i].score, -i))
-    best = group[index]
-    note(best, chosen=index, scores=[e.score for e in group])
-    return best
+        If one failed by an error, so does the group: the best of fewer attempts is not the best of n.
+        """
+        failed = next((e for e in group if e.error is not None), None)
+        if failed is not None:
+            return failed
+        index = max(range(len(group)), key=lambda i: (group[i].score, -i))
+        best = group[index]
+        note(best, chosen=index, scores=[e.score for e in group])
+        return best
