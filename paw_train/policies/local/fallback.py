@@ -11,6 +11,7 @@ import inspect
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -137,22 +138,19 @@ def continues_by_chunks(model: Any, cache_name: str) -> bool:
         ValueError: neither gives what the model gives for a whole context.
     """
     inner = model.get_decoder()
-    if inner not in _continues:
-        for chunks in (True, False):
-            if undisturbed(inner, lambda m, c=chunks: _continued_as_whole(m, cache_name, c)):  # type: ignore[misc]
-                _continues[inner] = chunks
-                break
-        else:
-            if not hidden_of(inner, FIRST).isfinite().all():
-                raise ValueError(
-                    f"{type(model).__name__} computes NaN or infinities: its weights are damaged, or "
-                    "it diverged in training."
-                )
-            raise ValueError(
-                f"{type(model).__name__} does not go on from its cache as it reads a whole context, so it "
-                "cannot be sampled from here; choose another model, or rollout.engine=vllm."
-            )
-    return _continues[inner]
+    for chunks in (True, False):
+        check = partial(_continued_as_whole, cache_name=cache_name, chunks=chunks)
+        if inner not in _continues and undisturbed(inner, check):
+            _continues[inner] = chunks
+    if inner in _continues:
+        return _continues[inner]
+    why = (
+        "does not go on from its cache as it reads a whole context, so it cannot be sampled from here; "
+        "choose another model, or rollout.engine=vllm"
+    )
+    if not hidden_of(inner, FIRST).isfinite().all():
+        why = "computes NaN or infinities: its weights are damaged, or it diverged in training"
+    raise ValueError(f"{type(model).__name__} {why}.")
 
 
 def _continued_as_whole(inner: Any, cache_name: str, chunks: bool) -> bool:
