@@ -24,7 +24,6 @@ from paw_train.evaluation.terminal import Display, spent_so_far
 from paw_train.policies.factory import SOURCES, open_policy, source_of, split_overrides
 from paw_train.rollouts.policy import Policy
 from paw_train.settings import Say, Settings, apply_override, overridden
-from paw_train.settings.base import Group
 from paw_train.settings.env import entry_name
 from paw_train.settings.recipes import choose_environment
 from paw_train.settings.run import read_recorded
@@ -370,7 +369,7 @@ def make_plan(
         settings.rollout.replace(temperature=chosen.temperature),
         tuple(chosen.seed + i for i in range(seeds)),
         agent,
-        {key: value for key, value in agent_settings.items() if key not in fields},
+        own,
         chosen.batch,
         action_format,
         source or {},
