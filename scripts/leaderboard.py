@@ -139,16 +139,15 @@ def _row(r: Result) -> list[str]:
 
 
 def _settings(r: Result) -> str:
-    """The model's sampling, and the agent's settings that are not at their defaults."""
+    """The model's sampling, and an agent's settings not at their defaults (one that is gone had none)."""
     if not r["model"]:
         return "-"
     sampling = r["sampling"]
-    sampled = [f"T {sampling['temperature']:g}", f"{sampling['max_tokens']} tokens"]
+    parts = [f"T {sampling['temperature']:g}", f"{sampling['max_tokens']} tokens"]
     chosen = r.get("agent_settings") or {}
-    # agents that are gone: benchmarks of them were run with their defaults
     default = AGENTS[r["agent"]].Settings().model_dump() if r["agent"] in AGENTS else chosen
-    parts = [f"{k}={v}" for k, v in chosen.items() if k not in default or default[k] != v]
-    return ", ".join([*sampled, *parts])
+    parts += [f"{k}={v}" for k, v in chosen.items() if k not in default or default[k] != v]
+    return ", ".join(parts)
 
 
 def main(added: Sequence[str]) -> None:
