@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from paw_gym.core import AgentDefaults, Outcome, Task, TaskSet
-from paw_gym.generated import is_whole, sampled_tasks, shared_sets
+from paw_gym.generated import sampled_tasks, shared_sets
 from paw_gym.internals.constructors import not_installed
 from paw_gym.internals.files import new_folder, private_folder
 from paw_gym.internals.naming import require_choice
@@ -48,7 +48,7 @@ def checked_settings(kind: str, settings: Mapping[str, int]) -> dict[str, int]:
     require_choice("game", kind, DEFAULTS)
     for name, value in settings.items():
         require_choice(f"setting of {kind}", name, DEFAULTS[kind])
-        if not is_whole(value):
+        if not isinstance(value, int):
             raise ValueError(f"settings.{name} is a whole number, got {value!r}.")
     return {**DEFAULTS[kind], **{name: int(value) for name, value in settings.items()}}
 
