@@ -17,7 +17,7 @@ pytestmark = pytest.mark.original
 
 COOKING = {
     "kind": "cooking",
-    "settings": checked_settings("cooking", {"drop": True})[0],
+    "settings": checked_settings("cooking", {"drop": True}),
     "seed": 7,
     "split": "test",
     "goal_only": True,
