@@ -227,8 +227,14 @@ class Gateway:
             if session.worker is None or session.worker.gone:
                 if body["op"] not in ("reset", "restore"):
                     raise ProblemError(CONFLICT, _NO_EPISODE)
-                await self._make(session)
-            assert session.worker is not None
+                session.worker = await self.fleet.place()
+                session.worker.sessions += 1
+                made = {"session": session.id, "env_id": session.env_id, "kwargs": session.kwargs}
+                try:
+                    await session.worker.call({"op": "make", **made}, limits.start_seconds)
+                except ProblemError:
+                    session.end()
+                    raise
             return session.worker
 
         try:
@@ -239,16 +245,6 @@ class Gateway:
             event = {"event": "environment lost", "env_id": session.env_id}
             log.warning(json.dumps({**event, "reason": str(error)[:200]}))
             raise ProblemError(LOST, session.lost) from error
-
-    async def _make(self, session: EnvSession) -> None:
-        session.worker = await self.fleet.place()
-        session.worker.sessions += 1
-        body = {"session": session.id, "env_id": session.env_id, "kwargs": session.kwargs}
-        try:
-            await session.worker.call({"op": "make", **body}, self.limits.start_seconds)
-        except ProblemError:
-            session.end()
-            raise
 
     async def _ask(
         self,

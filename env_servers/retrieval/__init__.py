@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from env_servers.retrieval.app import create_app
-from env_servers.retrieval.batching import Batcher
+from env_servers.retrieval.app import Batcher, create_app
 
 __all__ = ["Batcher", "create_app"]

@@ -211,33 +211,23 @@ class GatewayClient:
         """The tasks of an environment; their ids are fetched once, a task when it is asked for."""
         key = _named(env_id, kwargs)
         if key not in self._task_sets:
-            described = self.describe(env_id, kwargs)
-            self._task_sets[key] = TaskSet(
-                self._task_ids(env_id, kwargs, described),
-                lru_cache(4096)(lambda task_id: self._task(env_id, kwargs, task_id)),
-                described["fingerprint"],
-                described["split"],
-            )
+            about, described = {"env_id": env_id, "kwargs": kwargs}, self.describe(env_id, kwargs)
+            fingerprint, ids = described["fingerprint"], list[str]()
+            while len(ids) < described["num_tasks"]:
+                page = self.call({"op": "tasks", **about, "offset": len(ids), "limit": _PAGE})
+                if page["fingerprint"] != fingerprint or not page["ids"]:
+                    raise ServerUnavailableError(
+                        f"{self.url} changed the tasks of {env_id} while they were being listed."
+                    )
+                ids += page["ids"]
+
+            @lru_cache(4096)
+            def task(task_id: str) -> Task:
+                found = self.call({"op": "task", **about, "task_id": task_id})
+                return Task(found["id"], found["instruction"], found["type"])
+
+            self._task_sets[key] = TaskSet(ids, task, fingerprint, described["split"])
         return self._task_sets[key]
-
-    def _task_ids(
-        self, env_id: str, kwargs: dict[str, Any], described: Mapping[str, Any]
-    ) -> list[str]:
-        call = {"op": "tasks", "env_id": env_id, "kwargs": kwargs, "limit": _PAGE}
-        listed: list[str] = []
-        while len(listed) < described["num_tasks"]:
-            page = self.call({**call, "offset": len(listed)})
-            if page["fingerprint"] != described["fingerprint"] or not page["ids"]:
-                raise ServerUnavailableError(
-                    f"{self.url} changed the tasks of {env_id} while they were being listed."
-                )
-            listed.extend(page["ids"])
-        return listed
-
-    def _task(self, env_id: str, kwargs: dict[str, Any], task_id: str) -> Task:
-        call = {"op": "task", "env_id": env_id, "kwargs": kwargs, "task_id": task_id}
-        found = self.call(call)
-        return Task(found["id"], found["instruction"], found["type"])
 
     def forget(self) -> None:
         """Asks again what the gateway serves, from the next environment on."""

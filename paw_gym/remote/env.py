@@ -252,8 +252,20 @@ class RemoteEnv(TextEnv):
         for env, method, arguments in asked:
             call = (env._reset_call if method == "reset" else env._step_call)(*arguments)
             by_client.setdefault(env.client, []).append((env, call))
-        for client, calls in by_client.items():
-            _fetch(client, calls)
+        for client, wanted in by_client.items():
+            new = [(env, c) for env, c in wanted if c["op"] == "reset" and not env._held]
+            answers = client.calls([env._open_call() for env, _ in new])
+            for (env, call), answer in zip(new, answers, strict=True):
+                try:
+                    if isinstance(answer, Exception):
+                        raise answer
+                    env._opened(answer)
+                except Exception as error:  # raised by the call that it is for
+                    env._ahead = (call, {}, error)
+            held = [(env, call) for env, call in wanted if env._held]
+            sent = [env._of_session(dict(call)) for env, call in held]
+            for (env, call), one, answer in zip(held, sent, client.calls(sent), strict=True):
+                env._ahead = (call, one, answer)
 
     # --- questions -----------------------------------------------------------------------------------
 
@@ -318,19 +330,3 @@ class RemoteEnv(TextEnv):
             with suppress(ServerUnavailableError, RemoteError):
                 self.client.call({"op": "close", "session": self._held[0]})
             self._held.clear()
-
-
-def _fetch(client: GatewayClient, asked: list[tuple[RemoteEnv, dict[str, Any]]]) -> None:
-    without = [(env, call) for env, call in asked if call["op"] == "reset" and not env._held]
-    answers = client.calls([env._open_call() for env, _ in without])
-    for (env, call), answer in zip(without, answers, strict=True):
-        try:
-            if isinstance(answer, Exception):
-                raise answer
-            env._opened(answer)
-        except Exception as error:  # raised by the call that it is for
-            env._ahead = (call, {}, error)
-    open_ = [(env, call) for env, call in asked if env._held]
-    calls = [env._of_session(dict(call)) for env, call in open_]
-    for (env, call), sent, answer in zip(open_, calls, client.calls(calls), strict=True):
-        env._ahead = (call, sent, answer)
