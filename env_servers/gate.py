@@ -117,8 +117,6 @@ class Gate:
         finally:
             _note(scope, status, time.perf_counter() - start)
 
-    # --- who comes in --------------------------------------------------------------------------------
-
     def _require_host(self, request: Request) -> None:
         """Answers to this server's own names only: no foreign page reaches it by rebinding its DNS."""
         given = request.headers.getlist("host")
@@ -165,8 +163,6 @@ class Gate:
         cookie = f"{_cookie(scope)}={self._cookies[token]}; Path=/; HttpOnly; SameSite=Lax"
         cookie += "; Secure" if scope["scheme"] == "https" else ""
         return RedirectResponse("/", 303, {"Set-Cookie": cookie})
-
-    # --- what it sends -------------------------------------------------------------------------------
 
     def _require_type(self, request: Request) -> None:
         """Refuses bodies of the types that a page may send anywhere without asking first."""

@@ -47,7 +47,6 @@ def create_server(env_id: str, kwargs: dict[str, Any], sessions: int = 256) -> M
     ``paw serve gateway``, which stops them.
 
     Args:
-        kwargs: settings of the environment.
         sessions: largest number at a time; one that is unused for an hour is closed.
     """
     store = SessionStore(limit=sessions, limit_per_client=sessions)

@@ -62,10 +62,10 @@ class ServiceSettings:
         for file in (self.certificate, self.private_key):
             if file is not None and not Path(file).is_file():
                 raise FileNotFoundError(f"There is no PEM file {file}.")
-        if self.token is not None and not self.token.strip():
-            raise ValueError("The token is empty.")
-        if self.token is not None and not self.token.isascii():
-            raise ValueError("The token has characters beyond ASCII, which HTTP does not carry.")
+        if self.token is not None and not (self.token.strip() and self.token.isascii()):
+            raise ValueError(
+                "The token is empty or has characters beyond ASCII, which HTTP does not carry."
+            )
         if self.token is None and not _is_loopback(self.host):
             raise ValueError(
                 f"Listening on {self.host} lets other machines in, so a token is needed: leave out "

@@ -109,19 +109,13 @@ class Restore(OfSession):
     """those that were taken"""
 
 
-Call = Annotated[
-    About | Open | Close | Reset | Step | Ask | Restore,
-    Field(discriminator="op"),
-]
+Call = Annotated[About | Open | Close | Reset | Step | Ask | Restore, Field(discriminator="op")]
 
 
 class Request(_Strict):
     """The body of ``POST /v1/calls``."""
 
     calls: Many[Call] = Field(max_length=1024)
-
-
-# --- answers, for the document -----------------------------------------------------------------------
 
 
 class OneResult(BaseModel):

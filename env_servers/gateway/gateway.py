@@ -36,6 +36,7 @@ _DROP_SECONDS = 30.0
 _NO_EPISODE = "No episode is played here, or its worker died: call reset() first, or restore it."
 _RESET = "Call reset() to begin a new episode."
 
+Place = Callable[[], Awaitable[Worker | LocalFleet]]
 log = logging.getLogger("env_servers")
 
 
@@ -246,12 +247,7 @@ class Gateway:
             log.warning(json.dumps({**event, "reason": str(error)[:200]}))
             raise ProblemError(LOST, session.lost) from error
 
-    async def _ask(
-        self,
-        place: Callable[[], Awaitable[Worker | LocalFleet]],
-        body: dict[str, Any],
-        seconds: float,
-    ) -> bytes:
+    async def _ask(self, place: Place, body: dict[str, Any], seconds: float) -> bytes:
         for _ in range(_ATTEMPTS):
             try:
                 worker = await place()

@@ -18,6 +18,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from paw_gym.core import TextEnv
@@ -70,14 +71,17 @@ class Hosted:
 
     def describe(self, call: dict[str, Any]) -> dict[str, Any]:
         """A description of the environment for clients, who ask for it once."""
-        env = self.text_env
+        env, agent = self.text_env, asdict(self.text_env.agent)
+        # of a built-in one, which clients have, the name is enough
+        is_file = env.agent.template not in builtin_templates()
+        agent["template_text"] = Path(env.agent.template).read_text("utf-8") if is_file else None
         return {
             "env_id": call["env_id"],
             "fingerprint": env.tasks.fingerprint,
             "split": env.tasks.split,
             "num_tasks": len(env.tasks),
             "max_steps": env.max_steps,
-            "agent": {**asdict(env.agent), "template_text": _template_text(env.agent.template)},
+            "agent": agent,
             "held_out_splits": list(env.held_out_splits),
             "has_splits": has_splits(call["env_id"]),
             "type_groups": {name: list(types) for name, types in env.type_groups.items()},
@@ -171,14 +175,6 @@ class Hosted:
         if after != before:
             answer["rng"] = after
         return answer
-
-
-def _template_text(name: str) -> str | None:
-    """The content of a template file; ``None`` for a built-in one, which clients have."""
-    if name in builtin_templates():
-        return None
-    with open(name, encoding="utf-8") as file:
-        return file.read()
 
 
 class Host:

@@ -282,11 +282,8 @@ def create_app(
 
 def _require_few(queries: Sequence[Any], most: int) -> None:
     if len(queries) > most:
-        raise ProblemError(
-            422,
-            f"A request has at most {most:,} queries, got {len(queries):,}: send them in "
-            "parts, or start the server with a larger --max-queries.",
-        )
+        words = f"A request has at most {most:,} queries, got {len(queries):,}: send them in parts"
+        raise ProblemError(422, f"{words}, or start the server with a larger --max-queries.")
 
 
 def _plain(hit: Hit, with_score: bool) -> dict[str, Any]:

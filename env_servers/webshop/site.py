@@ -274,9 +274,6 @@ def create_app(
     return Gate(app, token, max_body=MAX_BODY, hosts=hosts, forms=("/shop",))
 
 
-# --- addresses --------------------------------------------------------------------------------------
-
-
 def visit_of_results(query: str, number: int) -> Visit:
     if not query.strip() or len(query) > MAX_QUERY or not 1 <= number <= MAX_PAGE:
         raise ProblemError(404, "There is no such page of results.")

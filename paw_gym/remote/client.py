@@ -99,8 +99,6 @@ class GatewayClient:
         self._described: dict[str, dict[str, Any]] = {}
         self._task_sets: dict[str, TaskSet] = {}
 
-    # --- calls ---------------------------------------------------------------------------------------
-
     def call(self, call: dict[str, Any]) -> dict[str, Any]:
         """The answer to one call.
 
@@ -156,10 +154,8 @@ class GatewayClient:
             )
         said = f"{self.url} answered {error.status}: {error.detail}"
         if error.status in (401, 403):
-            return ServerUnavailableError(
-                f"{said} Give the server's token as token='...', or in the environment variable "
-                "PAW_GATEWAY_TOKEN."
-            )
+            how = f"Give the server's token as token='...', or in the variable {TOKEN_VARIABLE}."
+            return ServerUnavailableError(f"{said} {how}")
         busy = error.status in BUSY or error.status >= 500
         return ServerUnavailableError(said) if busy else RemoteError(said)
 

@@ -101,8 +101,6 @@ class RemoteEnv(TextEnv):
         """The id of the environment that it stands for."""
         return self.remote_id
 
-    # --- calls ---------------------------------------------------------------------------------------
-
     def _open_call(self) -> dict[str, Any]:
         return {"op": "open", "env_id": self.remote_id, "kwargs": self._kwargs}
 
@@ -110,9 +108,8 @@ class RemoteEnv(TextEnv):
         if answer["fingerprint"] != self.tasks.fingerprint:
             self.client.forget()
             raise ServerUnavailableError(
-                f"{self.client.url} serves other tasks than when this environment was made "
-                f"(fingerprint {answer['fingerprint'][:12]}, was {self.tasks.fingerprint[:12]}): "
-                "make the environment anew."
+                f"{self.client.url} serves other tasks than when this environment was made: "
+                "make it anew."
             )
         self._held[:] = [answer["session"]]
         self._server_generator = None
@@ -231,10 +228,9 @@ class RemoteEnv(TextEnv):
             return None
         _, sent, answer = ahead
         forgotten = isinstance(answer, UnknownSessionError)
+        # asking again takes another session, restores the episode, or tells why not
         if forgotten or (isinstance(answer, SessionLostError) and call["op"] == "step"):
-            return (
-                None  # asking again takes another session, restores the episode, or tells why not
-            )
+            return None
         if isinstance(answer, Exception):
             raise answer
         if "rng" in sent:

@@ -222,11 +222,7 @@ def test_a_broken_retriever_is_told_and_does_not_stay_broken() -> None:
         ("/retrieve", {}, "queries: Field required"),
         ("/retrieve", {"queries": "one"}, "queries: Input should be a valid"),
         ("/v1/search", {"queries": [1]}, "queries.0"),
-        (
-            "/retrieve",
-            {"queries": ["a"], "topk": 0},
-            "topk: Input should be greater than or equal to 1",
-        ),
+        ("/retrieve", {"queries": ["a"], "topk": 0}, "topk: Input should be greater than or eq"),
         ("/retrieve", {"queries": ["a"] * 5}, "at most 4 queries, got 5"),
         ("/v1/search", {"queries": ["a" * 2001]}, "at most 2000 characters"),
         ("/v1/search", {"queries": ["a"], "contexts": []}, "1 queries came with 0 contexts"),

@@ -50,6 +50,8 @@ def test_a_program_without_an_environment_plays_as_the_environment_does(client: 
     assert answer["info"]["reward_parts"] == info["reward_parts"]
     client.one("close", session=session)
     client.one("step", 404, session=session, action="click[x]")
+    health = client.json("GET", "/health")
+    assert health["status"] == "ok" and health["products"] == 1024
 
 
 def test_what_is_not_there(client: Client) -> None:
@@ -72,11 +74,6 @@ def test_long_actions_of_many_environments_come_in_one_request(client: Client) -
     steps = [{"op": "step", "session": str(n), "action": "x" * 20_000} for n in range(64)]
     results = client.json("POST", "/v1/calls", {"calls": steps})["results"]
     assert [result["status"] for result in results] == [404] * 64  # there are no such sessions
-
-
-def test_health(client: Client) -> None:
-    health = client.json("GET", "/health")
-    assert health["status"] == "ok" and health["products"] == 1024
 
 
 def test_pages_of_the_site(client: Client) -> None:

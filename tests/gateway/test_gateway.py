@@ -45,12 +45,8 @@ def test_a_session_answers_to_its_owner_alone(gateway: RunningGateway) -> None:
 
 
 def test_who_shows_no_secret_gets_no_session(gateway: RunningGateway) -> None:
-    for key, shown in (
-        ("", {}),
-        ("short", {}),
-        ("x" * 300, {}),
-        ("", {"Authorization": "Bearer x"}),
-    ):
+    made_up = {"Authorization": "Bearer x"}
+    for key, shown in (("", {}), ("short", {}), ("x" * 300, {}), ("", made_up)):
         status, content, _ = gateway.ask("POST", "/v1/calls", {"calls": [OPEN]}, key, **shown)
         assert status == 401 and "x-paw-client" in content["detail"]
 
@@ -297,21 +293,11 @@ def test_an_offer_says_what_it_holds() -> None:
     offer = Offer(frozenset({"me/A-v0", "me/B-v0"}), fixed={"me/A-v0": {"data_dir": "/data"}})
     assert offer.settings("me/A-v0", {"split": "test"}) == {"split": "test", "data_dir": "/data"}
     assert offer.settings("me/B-v0", {"max_steps": 5, "show_attributes": True})
-    for kwargs in (
-        {"data_dir": "/etc"},
-        {"split": "../train"},
-        {"split": "/etc/passwd"},
-        {"split": ".hidden"},
-        {"split": ""},
-        {"split": "a\n"},
-        {"max_steps": 10**6},
-        {"max_steps": 2.5},
-        {"max_steps": True},
-        {"top_k": 1e300},
-        {"top_k": float("nan")},
-    ):
+    wrong = {"data_dir": ["/etc"], "split": ["../train", "/etc/passwd", ".hidden", "", "a\n"]}
+    wrong |= {"max_steps": [10**6, 2.5, True], "top_k": [1e300, float("nan")]}
+    for name, value in ((name, value) for name, values in wrong.items() for value in values):
         with pytest.raises(ProblemError):
-            offer.settings("me/B-v0", kwargs)
+            offer.settings("me/B-v0", {name: value})
     with pytest.raises(ProblemError, match="me/A-v0"):
         offer.settings("me/A-v1", {})
     with pytest.raises(ValueError, match="cannot be served"):
