@@ -169,7 +169,7 @@ def policy_peak(
         if recompute:
             enable_recomputation(model)
         scorer = TokenScorer(model)
-        scorer._checked = id(model.get_output_embeddings()), None  # the check reads values
+        scorer.fallback_reason = None  # the check reads values
         ids, picked = torch.zeros(tokens // ROW, ROW, dtype=torch.long), int(tokens * scored)
         places, ones = torch.ones(picked, dtype=torch.long), torch.ones(picked)
 

@@ -344,7 +344,7 @@ def test_only_the_adapter_learns_and_it_starts_as_nothing(base: Path) -> None:
     for name, parameter in policy.model.named_parameters():
         same = torch.equal(parameter, {**frozen, **learning}[name])
         assert same == (name in frozen), name
-    assert policy.scorer.fallback_reason() is None
+    assert policy.scorer.fallback_reason is None
     assert _logprobs(policy).sum() > _logprobs(plain).sum()
 
 

@@ -120,7 +120,7 @@ def _library(played: Any, model: Any, s: Any) -> Any:
     from paw_train.algorithms.experience import prepare
     from paw_train.algorithms.pool import collect
     from paw_train.losses.batch import MiniBatchTotals
-    from paw_train.losses.lm_head_logprobs import logits_scores
+    from paw_train.losses.lm_head_logprobs import linear_scores
     from paw_train.losses.objective import ObjectiveSettings, combined_loss
     from paw_train.rollouts.rollout import Trajectory
     from paw_train.rollouts.scoring import batch_logprobs, collate
@@ -143,7 +143,7 @@ def _library(played: Any, model: Any, s: Any) -> Any:
 
     def score(ids: Any, tokens: Any, temperature: Any, entropies: int) -> Any:
         logits = model(ids).flatten(0, 1)[tokens - 1]
-        return logits_scores(logits, ids.flatten()[tokens], temperature, entropies)
+        return linear_scores(logits, None, None, ids.flatten()[tokens], temperature, entropies)
 
     logprobs, _ = batch_logprobs(score, batch, 1.0, entropy=False)
     return combined_loss(logprobs, batch, MiniBatchTotals.count(1, [batch]), objective, wm)

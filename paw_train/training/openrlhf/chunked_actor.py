@@ -14,7 +14,7 @@ from openrlhf.models import Actor
 from openrlhf.models.ring_attn_utils import unpad_and_slice_tensor
 from torch import Tensor
 
-from paw_train.losses.lm_head_logprobs import ForwardScorer, TokenScores
+from paw_train.losses.lm_head_logprobs import TokenScorer, TokenScores
 
 
 class ChunkedActor(Actor):
@@ -24,7 +24,7 @@ class ChunkedActor(Actor):
     head's weight.
     """
 
-    _scorer: ForwardScorer | None = None
+    _scorer: TokenScorer | None = None
 
     def scores(
         self,
@@ -49,8 +49,8 @@ class ChunkedActor(Actor):
             before = (attention.flatten().cumsum(0) - 1)[before]
         if self._scorer is None:
             # only now is the model the one that DeepSpeed has put its hooks into
-            self._scorer = ForwardScorer(getattr(self.model, "module", self.model))
-        return self._scorer(
+            self._scorer = TokenScorer(getattr(self.model, "module", self.model))
+        return self._scorer.during(
             lambda: self.model(**inputs, position_ids=positions)["logits"],
             before,
             ids.flatten()[tokens],
