@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -64,7 +64,7 @@ class UpdateView:
     gamma: float
     """the discount: that of the settings, else the estimator's own default"""
     read_anchors: Callable[[], list[str]]
-    """makes ``anchors``; raises ``ValueError`` if a transition lacks its observation"""
+    """makes ``anchors``"""
     critic: CriticView | None = None
     """for an estimator that ``needs_critic``, else ``None``"""
     penalties: Tensor | None = None
@@ -151,16 +151,14 @@ class AdvantageEstimator:
         """
         found = self.function(update)
         advantages, targets = found if isinstance(found, tuple) else (found, None)
-        by_decision = self.needs_critic and update.critic is not None
-        count, name = len(update.rewards), self.function.__name__
-        if by_decision:
-            count = len(update.critic.values)  # type: ignore[union-attr]
-        if not isinstance(advantages, Tensor) or advantages.shape != (count,):
+        name, critic = self.function.__name__, update.critic if self.needs_critic else None
+        values = update.rewards if critic is None else critic.values
+        if not isinstance(advantages, Tensor) or advantages.shape != values.shape:
             shape = tuple(getattr(advantages, "shape", ()))
             raise ValueError(
                 f"The advantage estimator {name} returned {type(advantages).__name__} of shape {shape}; "
-                f"expected a tensor with one entry for each of the {count} "
-                f"{'decisions' if by_decision else 'transitions'} of the update. "
+                f"expected a tensor with one entry for each of the {len(values)} "
+                f"{'decisions' if critic else 'transitions'} of the update. "
                 "values[update.episode] gives the values of episodes to their transitions."
             )
         if self.needs_critic != (targets is not None):
@@ -178,19 +176,9 @@ ADVANTAGES: Registry[AdvantageEstimator] = Registry(
 """the estimators by name; add yours with ``ADVANTAGES.register`` over ``estimator``"""
 
 
-def estimator(
-    *,
-    grouped: bool = False,
-    needs_critic: bool = False,
-    default_gamma: float = 1.0,
-    step_penalties: bool = False,
-) -> Callable[[Estimate], AdvantageEstimator]:
+def estimator(**declared: Any) -> Callable[[Estimate], AdvantageEstimator]:
     """A decorator that makes a function an ``AdvantageEstimator``; see there for the arguments."""
-
-    def decorate(function: Estimate) -> AdvantageEstimator:
-        return AdvantageEstimator(function, grouped, needs_critic, default_gamma, step_penalties)
-
-    return decorate
+    return functools.partial(AdvantageEstimator, **declared)
 
 
 def advantage_estimator(name: str) -> AdvantageEstimator:

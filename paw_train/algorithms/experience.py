@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -84,14 +85,13 @@ def prepare(
     """
     signals = signals or Signals()
     estimator = advantage_estimator(algorithm.name)
-    view = _view(pool, algorithm, estimator, signals, _penalties(objective, signals))
-    advantages, targets = estimator(view)
-    # the transition that each advantage belongs to
-    owner = torch.arange(len(pool.rewards))
+    advantages, targets = estimator(_view(pool, algorithm, objective, estimator, signals))
     by_token = estimator.needs_critic and algorithm.level == "token"
-    if by_token:
-        owner = pool.turn
-    advantages = advantages * _scale(pool, algorithm.weighting)[owner]
+    if algorithm.weighting != "token":
+        # the surrogate is linear in the advantage, clip included: scaling it weighs the tokens
+        tokens = pool.per_episode(pool.lengths.double())
+        scale = (tokens.mean() / tokens.clamp(min=1))[pool.episode]
+        advantages = advantages * (scale[pool.turn] if by_token else scale)
     entropy = _action_entropy(pool, world_model, signals)
     # with a critic episodes are independent: each is a group of its own
     groups = torch.arange(len(pool.episodes)) if estimator.needs_critic else pool.group
@@ -114,7 +114,7 @@ def _with_targets(rows: Sequence[TokenRow], pool: Pool, targets: Tensor) -> list
     at_tokens = targets
     if len(targets) < len(pool.turn):
         at_tokens = torch.zeros(len(pool.turn), dtype=targets.dtype)
-        at_tokens[_first_tokens(pool)] = targets
+        at_tokens[pool.first_tokens] = targets
     columns = zip(rows, pool.by_row(at_tokens), strict=True)
     return [replace(row, value_target=target) for row, target in columns]
 
@@ -167,29 +167,30 @@ def _needed(signal: Tensor | None, name: str) -> Tensor:
 # --- advantages ---------------------------------------------------------------------------------
 
 
-def _penalties(objective: ObjectiveSettings, signals: Signals) -> Tensor | None:
-    """[A] float64, what each action token's KL takes off the reward; ``None``: no KL is taken off."""
-    if objective.kl_in != "reward" or objective.kl_coef == 0:
-        return None
-    return objective.kl_coef * _needed(signals.kl, "kl").double()
-
-
 def _view(
     pool: Pool,
     algorithm: AlgorithmSettings,
+    objective: ObjectiveSettings,
     estimator: AdvantageEstimator,
     signals: Signals,
-    penalties: Tensor | None,
 ) -> UpdateView:
     """The update as the estimator reads it."""
     rewards = pool.rewards
-    if penalties is not None:
+    penalties = None  # [A] what each action token's KL takes off the reward
+    if objective.kl_in == "reward" and objective.kl_coef > 0:
+        penalties = objective.kl_coef * _needed(signals.kl, "kl").double()
         rewards = rewards.index_add(0, pool.turn, -penalties)
     critic = None
     if estimator.needs_critic:
         values = _needed(signals.values, "values").double()
-        earned = rewards if algorithm.level == "turn" else pool.rewards
-        critic = _critic_view(pool, values, algorithm.level, earned, penalties)
+        ends = torch.cat([pool.episode[1:] != pool.episode[:-1], torch.tensor([True])])
+        critic = CriticView(values[pool.first_tokens], rewards, ends)
+        if algorithm.level == "token":
+            # a token's KL is taken off at that token
+            earned = torch.zeros_like(values) if penalties is None else -penalties
+            last_tokens = pool.lengths.cumsum(0) - 1
+            last = torch.zeros(len(values), dtype=torch.bool).index_fill(0, last_tokens[ends], True)
+            critic = CriticView(values, earned.index_add(0, last_tokens, pool.rewards), last)
     return UpdateView(
         rewards,
         pool.episode,
@@ -214,35 +215,6 @@ def _task_deviation(pool: Pool) -> Tensor:
         if earned[own].max() > earned[own].min():
             found[own] = earned[own].std()
     return found
-
-
-def _critic_view(
-    pool: Pool, values: Tensor, level: str, rewards: Tensor, penalties: Tensor | None
-) -> CriticView:
-    """Rewards laid beside the critic's values: by turn, or by token with each token's own KL."""
-    ends = torch.cat([pool.episode[1:] != pool.episode[:-1], torch.tensor([True])])
-    if level == "turn":
-        return CriticView(values[_first_tokens(pool)], rewards, ends)
-    last_tokens = pool.lengths.cumsum(0) - 1
-    by_decision, last = torch.zeros_like(values), torch.zeros(len(values), dtype=torch.bool)
-    by_decision[last_tokens] = rewards
-    last[last_tokens[ends]] = True
-    return CriticView(values, by_decision if penalties is None else by_decision - penalties, last)
-
-
-def _first_tokens(pool: Pool) -> Tensor:
-    """[N] number of the first token of each action among the action tokens."""
-    return pool.lengths.cumsum(0) - pool.lengths
-
-
-def _scale(pool: Pool, weighting: str) -> Tensor:
-    """[N] factors that make a token mean weigh tokens as asked."""
-    # the surrogate is linear in the advantage, clip included: scaling it weighs the tokens
-    lengths = pool.lengths.double()
-    if weighting == "token":
-        return torch.ones_like(lengths)
-    tokens = pool.per_episode(lengths)
-    return (tokens.mean() / tokens.clamp(min=1))[pool.episode]
 
 
 def _penalty_share(pool: Pool, advantages: Tensor) -> float:
@@ -271,20 +243,24 @@ def _plan(
     entropy: Tensor,
     group: Tensor,
 ) -> tuple[WorldModelPlan, dict[str, float]]:
-    keys = transition_keys(pool.rows) if world_model.dedup != "off" else None
+    keys = transition_keys(pool.rows) if world_model.dedup != "off" else []
+    limits: Any = max_return
+    if isinstance(max_return, Mapping):  # [G] that of each group's environment
+        own = torch.tensor([max_return[e.environment] for e in pool.episodes], dtype=torch.float64)
+        limits = own.new_zeros(int(group.max()) + 1).index_copy(0, group, own)
     plan = plan_update(
         world_model,
         entropy,
         group[pool.episode],
         group_means(pool.returns, group),
-        _max_returns(pool, max_return, group),
-        keys,
+        limits,
         pool.observation_lengths,
-        pool.malformed,
         pool.episode,
+        pool.malformed,
+        keys,
     )
     metrics = plan.metrics(entropy)
-    if keys is not None:
+    if keys:
         metrics["unique_share"] = len(set(keys)) / len(keys)
     return plan, metrics
 
@@ -303,15 +279,3 @@ def _by_environment(
             f"lambda_mean/{name}": plan.lambdas[group[episodes].unique()].mean().item(),
         }
     return found
-
-
-def _max_returns(
-    pool: Pool, max_return: float | Mapping[str, float], group: Tensor
-) -> float | Tensor:
-    """R_max: one number, or [G] that of each group's environment."""
-    if not isinstance(max_return, Mapping):
-        return max_return
-    limits = torch.zeros(int(group.max()) + 1, dtype=torch.float64)
-    own = [max_return[e.environment] for e in pool.episodes]
-    limits[group] = torch.tensor(own, dtype=torch.float64)
-    return limits

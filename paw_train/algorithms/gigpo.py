@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from difflib import SequenceMatcher
 from itertools import pairwise
-from typing import Any
+from typing import Literal
 
 import torch
 from rapidfuzz.distance import LCSseq
@@ -12,7 +12,6 @@ from torch import Tensor
 
 from paw_train.algorithms.estimator import ADVANTAGES, UpdateView, estimator
 from paw_train.algorithms.group_statistics import (
-    as_list,
     as_values,
     episode_weights,
     in_form_of,
@@ -21,9 +20,6 @@ from paw_train.algorithms.group_statistics import (
     step_scores,
 )
 from paw_train.losses.tensor_inputs import FloatArray, IdArray, as_codes
-
-STATISTICS = ("episode", "step")
-"""what a group's mean and standard deviation are taken over"""
 
 
 def gigpo(
@@ -36,7 +32,7 @@ def gigpo(
     omega: float = 1.0,
     normalize: bool = True,
     similarity: float | None = None,
-    statistics: str = "episode",
+    statistics: Literal["episode", "step"] = "episode",
     autojunk: bool = False,
     penalties: FloatArray | None = None,
 ) -> Tensor:
@@ -74,8 +70,6 @@ def gigpo(
     """
     rewards = as_values(step_rewards, "step_rewards")
     require_share(gamma, "gamma")
-    if statistics not in STATISTICS:
-        raise ValueError(f"`statistics` is one of {', '.join(STATISTICS)}, got {statistics!r}.")
     size = len(rewards)
     groups = as_codes(group_ids, "group_ids", size)
     names = as_codes(episode_ids, "episode_ids", size)
@@ -86,24 +80,20 @@ def gigpo(
     own = torch.zeros_like(rewards) if penalties is None else as_values(penalties, "penalties")
     if len(own) != size:
         raise ValueError(f"`penalties` must have {size} entries, one per row; got {len(own)}.")
-    earned = step_scores(rewards, own, episodes)
-    weights = episode_weights(episodes) if statistics == "episode" else None
-    episode_advantage = standardized(earned, groups, normalize, weights)
+    index = torch.tensor(episodes, dtype=torch.long)
+    weights = episode_weights(index) if statistics == "episode" else None
+    episode_advantage = standardized(step_scores(rewards, own, index), groups, normalize, weights)
     # an episode that is alone in its group is compared with nothing
-    episode_advantage *= _episodes_in(groups, episodes) > 1
-    to_go = _returns_to_go(rewards - own, _episode_rows(episodes, as_list(step_index)), gamma) + own
+    members = Counter(dict(zip(episodes, groups, strict=True)).values())
+    episode_advantage *= torch.tensor([members[group] > 1 for group in groups])
+    steps = as_values(step_index, "step_index").tolist()
+    to_go = _returns_to_go(rewards - own, _episode_rows(episodes, steps), gamma) + own
     states = _anchor_groups(anchors, groups, similarity, autojunk)
     step_advantage = standardized(to_go, states, normalize)
     return in_form_of(episode_advantage + omega * step_advantage, step_rewards)
 
 
-def _episodes_in(groups: list[int], episodes: list[int]) -> Tensor:
-    """[S] number of episodes in the group of each step."""
-    count = Counter(dict(zip(episodes, groups, strict=True)).values())
-    return torch.tensor([count[group] for group in groups])
-
-
-def _episode_rows(episodes: list[int], steps: list[Any]) -> list[list[int]]:
+def _episode_rows(episodes: list[int], steps: list[float]) -> list[list[int]]:
     """Row numbers of each episode in the order of its steps."""
     if len(steps) != len(episodes):
         raise ValueError(f"`step_index` must have {len(episodes)} entries, got {len(steps)}.")
@@ -115,7 +105,7 @@ def _episode_rows(episodes: list[int], steps: list[Any]) -> list[list[int]]:
         for earlier, later in pairwise(members):
             if steps[earlier] == steps[later]:
                 raise ValueError(
-                    f"rows {earlier} and {later} are both step {steps[later]} of one episode; "
+                    f"rows {earlier} and {later} are both step {steps[later]:g} of one episode; "
                     "`episode_ids` must differ between the episodes of a rollout group."
                 )
     return list(rows.values())
@@ -133,15 +123,13 @@ def _anchor_groups(
     anchors: Sequence[str], groups: list[int], similarity: float | None, autojunk: bool
 ) -> list[int]:
     """Number the (rollout group, anchor state) pairs of the rows: [S]."""
-    rows: dict[int, list[int]] = {}
-    for row, group in enumerate(groups):
-        rows.setdefault(group, []).append(row)
-    pairs: dict[int, tuple[int, int]] = {}
-    for group, members in rows.items():
+    pairs = [(0, 0)] * len(groups)
+    for group in set(groups):
+        members = [row for row, other in enumerate(groups) if other == group]
         clusters = cluster_anchors([anchors[row] for row in members], similarity, autojunk)
         for row, cluster in zip(members, clusters, strict=True):
             pairs[row] = (group, cluster)
-    return as_codes([pairs[row] for row in range(len(groups))], "anchors", len(groups))
+    return as_codes(pairs, "anchors", len(groups))
 
 
 def cluster_anchors(

@@ -6,18 +6,16 @@ entry is one step of an episode, ``weights`` say what it counts for in its group
 float64 without gradients, and returned in the type (float32 for lists) and on the device of what was given.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from paw_train.losses.tensor_inputs import FloatArray, IdArray, as_codes, as_float, require_finite
+from paw_train.losses.tensor_inputs import FloatArray, as_float, require_finite
 
 EPS = 1e-6
 """added to the standard deviation, never under the root (the GRPO implementation of verl)"""
 
 
-def step_scores(rewards: FloatArray, penalties: FloatArray, episodes: IdArray) -> Tensor:
+def step_scores(rewards: Tensor, penalties: Tensor, episodes: Tensor) -> Tensor:
     """[S] what each step is judged by when a penalty is charged to its own step.
 
     The return of its episode without penalties, plus its own penalty: the score of a step in GiGPO's
@@ -26,36 +24,21 @@ def step_scores(rewards: FloatArray, penalties: FloatArray, episodes: IdArray) -
     Args:
         rewards: [S] rewards of the steps, penalties included.
         penalties: [S] the part of each that is a penalty.
-        episodes: [S] episode of each step.
+        episodes: [S] episode of each step, 0..E-1.
     """
-    reward, own = as_values(rewards, "rewards"), as_values(penalties, "penalties")
-    index = torch.tensor(as_codes(episodes, "episodes", len(reward)), dtype=torch.long)
-    totals = torch.zeros(group_count(index), dtype=reward.dtype).index_add_(0, index, reward - own)
-    return in_form_of(totals[index] + own, rewards)
+    totals = torch.zeros(group_count(episodes), dtype=rewards.dtype)
+    return totals.index_add_(0, episodes, rewards - penalties)[episodes] + penalties
 
 
-def episode_weights(episodes: IdArray) -> Tensor:
-    """[S] float64, one over the number of steps of each step's episode."""
-    codes = as_list(episodes)
-    index = torch.tensor(as_codes(codes, "episodes", len(codes)), dtype=torch.long)
-    return 1 / torch.bincount(index)[index].double()
+def episode_weights(episodes: Tensor) -> Tensor:
+    """[S] float64, one over the number of steps of each step's episode (0..E-1)."""
+    return 1 / torch.bincount(episodes)[episodes].double()
 
 
 def as_values(values: FloatArray, name: str) -> Tensor:
     tensor = as_float(values, name, ndim=1).detach().to("cpu", torch.float64)
     require_finite(tensor, name)
     return tensor
-
-
-def as_weights(weights: FloatArray | None, values: Tensor) -> Tensor | None:
-    if weights is None:
-        return None
-    found = as_values(weights, "weights")
-    if len(found) != len(values):
-        raise ValueError(f"`weights` must have {len(values)} entries, got {len(found)}.")
-    if (found <= 0).any():
-        raise ValueError(f"`weights` must be above 0, got {float(found.min())}.")
-    return found
 
 
 def group_count(index: Tensor) -> int:
@@ -67,10 +50,6 @@ def in_form_of(result: Tensor, source: FloatArray) -> Tensor:
     reference = torch.as_tensor(source)
     dtype = reference.dtype if reference.dtype.is_floating_point else torch.float32
     return result.to(reference.device, dtype)
-
-
-def as_list(ids: IdArray) -> list[Any]:
-    return ids.tolist() if hasattr(ids, "tolist") else list(ids)
 
 
 def require_share(value: float, name: str) -> None:

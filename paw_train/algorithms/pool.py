@@ -70,6 +70,11 @@ class Pool:
         return torch.bincount(self.turn, minlength=len(self.rewards))
 
     @property
+    def first_tokens(self) -> Tensor:
+        """[N] number of the first token of each action among the action tokens."""
+        return self.lengths.cumsum(0) - self.lengths
+
+    @property
     def observation_lengths(self) -> Tensor:
         """[N] tokens of each next observation that a loss may read."""
         turns = self.token_turn[self.token_role == OBSERVATION]

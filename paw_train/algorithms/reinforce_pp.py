@@ -3,12 +3,12 @@
 from torch import Tensor
 
 from paw_train.algorithms.estimator import ADVANTAGES, UpdateView, estimator
-from paw_train.algorithms.group_statistics import as_values, as_weights, in_form_of, standardized
+from paw_train.algorithms.group_statistics import as_values, in_form_of, standardized
 from paw_train.losses.tensor_inputs import FloatArray, IdArray, as_codes
 
 
 def reinforce_pp(
-    returns: FloatArray, group_ids: IdArray | None = None, weights: FloatArray | None = None
+    returns: FloatArray, group_ids: IdArray | None = None, weights: Tensor | None = None
 ) -> Tensor:
     """REINFORCE++ (Hu 2025): returns standardised over the whole batch instead of the group.
 
@@ -22,14 +22,13 @@ def reinforce_pp(
         [N] advantages.
 
     Raises:
-        ValueError: lengths differ, a return is not finite, or a weight is not above 0.
+        ValueError: lengths differ, or a return is not finite.
     """
     values = as_values(returns, "returns")
-    counted = as_weights(weights, values)
     if group_ids is not None:
         codes = as_codes(group_ids, "group_ids", len(values))
-        values = standardized(values, codes, divide=False, weights=counted)
-    return in_form_of(standardized(values, [0] * len(values), True, counted), returns)
+        values = standardized(values, codes, divide=False, weights=weights)
+    return in_form_of(standardized(values, [0] * len(values), True, weights), returns)
 
 
 @ADVANTAGES.register("reinforce_pp")

@@ -5,16 +5,15 @@ The equations are in ``paw``; here are the settings around them: filters, de-dup
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from paw_gym.internals.registry import Registry
 from paw_train.algorithms.paw import adaptive_weight, select_top_alpha, wm_weights
-from paw_train.losses.tensor_inputs import FloatArray, as_float, as_mask
 from paw_train.settings.world_model import WorldModelSettings
 
 
@@ -26,8 +25,8 @@ class Candidates:
     """[M] action entropy"""
     group: Tensor
     """[M] number of the group that each belongs to"""
-    lengths: Tensor | None
-    """[M] tokens of each next observation; ``None`` if they were not counted"""
+    lengths: Tensor
+    """[M] tokens of each next observation"""
 
 
 Selection = Callable[[Candidates, WorldModelSettings], Tensor]
@@ -49,21 +48,6 @@ def _chosen(candidates: Candidates, settings: WorldModelSettings) -> Tensor:
             f"entry for each of the {len(candidates.entropy)} candidates."
         )
     return chosen
-
-
-def copies(keys: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """How often each transition of an update occurs, and whether it is the first of its kind.
-
-    Args:
-        keys: [N] equal for identical transitions.
-
-    Returns:
-        counts [N] and booleans [N].
-    """
-    numbers = Counter(keys)
-    seen: set[int] = set()
-    first = [not (key in seen or seen.add(key)) for key in keys]  # type: ignore[func-returns-value]
-    return torch.tensor([numbers[key] for key in keys]), torch.tensor(first, dtype=torch.bool)
 
 
 def rollout_weights(
@@ -116,71 +100,51 @@ def group_means(returns: Tensor, group: Tensor) -> Tensor:
 
 def plan_update(
     settings: WorldModelSettings,
-    entropy: FloatArray,
-    group_ids: FloatArray,
-    mean_returns: FloatArray,
-    max_return: float | FloatArray,
-    keys: Sequence[int] | None = None,
-    lengths: FloatArray | None = None,
-    warnings_only: FloatArray | None = None,
-    episodes: FloatArray | None = None,
+    entropy: Tensor,
+    group: Tensor,
+    mean_returns: Tensor,
+    max_return: float | Tensor,
+    lengths: Tensor,
+    episode: Tensor,
+    malformed: Tensor | None = None,
+    keys: Sequence[int] = (),
 ) -> WorldModelPlan:
     """Selection, group weights and transition weights of one update (Eq. 4, 10, 11).
 
     Args:
         settings: with `enabled` false nothing is selected and every weight is 0.
         entropy: [N] action entropy of every transition of the update.
-        group_ids: [N] integers in 0..G-1.
+        group: [N] integers in 0..G-1.
         mean_returns: [G] mean episode return of each group.
         max_return: R_max, or [G] that of each group's environment.
+        lengths: [N] tokens of each next observation that are not left out.
+        episode: [N] episode of each transition, 0..E-1.
+        malformed: [N] bool: the response could not be read; needed with `filter=warnings`.
         keys: [N] equal for identical transitions; needed unless `dedup` is `off`.
-        lengths: [N] tokens of each next observation that are not left out; needed with
-            `filter_echoes`, `filter_patterns` and `average=rollout`, and by selections that read it.
-        warnings_only: [N] whether the next observation answers a malformed response; needed with
-            `filter=warnings`.
-        episodes: [N] episode of each transition, 0..E-1; needed with `average=rollout`.
-
-    Raises:
-        ValueError: something does not fit, there is no such selection, or `keys`, `lengths`,
-            `warnings_only` or `episodes` are missing.
     """
-    values = as_float(entropy, "entropy", ndim=1).detach()
-    means = as_float(mean_returns, "mean_returns", ndim=1)
-    lambdas = adaptive_weight(means, max_return) if settings.adaptive else torch.ones_like(means)
+    ones = torch.ones_like(mean_returns)
+    lambdas = adaptive_weight(mean_returns, max_return) if settings.adaptive else ones
+    selected = torch.zeros(len(entropy), dtype=torch.bool)
     if not settings.enabled:
-        selected = torch.zeros(len(values), dtype=torch.bool, device=values.device)
-        return WorldModelPlan(selected, lambdas, wm_weights(selected, group_ids, lambdas))
-    eligible = torch.ones(len(values), dtype=torch.bool, device=values.device)
-    shares: Tensor | None = None
+        return WorldModelPlan(selected, lambdas, wm_weights(selected, group, lambdas))
+    eligible, shares = torch.ones_like(selected), None
     if settings.filter == "warnings":
-        left_out = _one_each(warnings_only, "warnings_only", "filter=warnings", values)
-        eligible &= ~as_mask(left_out, "warnings_only", like=values)
+        assert malformed is not None
+        eligible &= ~malformed
     if settings.filters_tokens:
-        eligible &= _one_each(lengths, "lengths", "filter_echoes or filter_patterns", values) > 0
+        eligible &= lengths > 0
     if settings.dedup != "off":
-        if keys is None or len(keys) != len(values):
-            raise ValueError(
-                f"`dedup={settings.dedup}` needs `keys`, one for each of {len(values)}."
-            )
-        counts, first = (t.to(values.device) for t in copies(keys))
+        _, first, kind, counts = np.unique(
+            np.asarray(keys), return_index=True, return_inverse=True, return_counts=True
+        )
         if settings.dedup == "once":
-            eligible &= first
+            eligible &= torch.from_numpy(first[kind] == np.arange(len(kind)))
         else:
-            shares = 1 / counts
-    groups = torch.as_tensor(group_ids, device=values.device)
-    counted = None if lengths is None else torch.as_tensor(lengths).to(values)[eligible]
-    selected = torch.zeros_like(eligible)
-    selected[eligible] = _chosen(Candidates(values[eligible], groups[eligible], counted), settings)
+            shares = 1 / torch.from_numpy(counts[kind])
+    candidates = Candidates(entropy[eligible], group[eligible], lengths[eligible])
+    selected[eligible] = _chosen(candidates, settings)
     if settings.average == "rollout":
-        sizes = _one_each(lengths, "lengths", "average=rollout", values).to(lambdas)
-        owners = _one_each(episodes, "episodes", "average=rollout", values).long()
-        factors = lambdas[groups.long()] * selected
-        return WorldModelPlan(selected, lambdas, rollout_weights(factors, sizes, owners, shares))
-    return WorldModelPlan(selected, lambdas, wm_weights(selected, group_ids, lambdas, shares))
-
-
-def _one_each(given: FloatArray | None, name: str, setting: str, like: Tensor) -> Tensor:
-    """Values that a setting needs for every transition, as floats [N]."""
-    if given is None or len(given) != len(like):
-        raise ValueError(f"`{setting}` needs `{name}`, one for each of {len(like)} transitions.")
-    return torch.as_tensor(given).to(like)
+        factors = lambdas[group] * selected
+        weights = rollout_weights(factors, lengths.to(lambdas), episode, shares)
+        return WorldModelPlan(selected, lambdas, weights)
+    return WorldModelPlan(selected, lambdas, wm_weights(selected, group, lambdas, shares))

@@ -327,7 +327,8 @@ def weigh_tokens(
         groups[row],
         group_means(returns, groups),
         max_return,
-        lengths=lengths,
+        lengths,
+        row,
     )
     weights = torch.zeros(turns.shape)
     weights[observations] = (plan.weights / lengths.clamp(min=1)).float()[number[observations]]

@@ -92,9 +92,6 @@ class TestGRPO:
             grpo([1.0, 2.0], [0])
         with pytest.raises(ValueError, match=r"`returns` must be finite.*\[1\] is nan"):
             grpo([1.0, float("nan")], [0, 0])
-        for weights, says in (([0.0, 1.0], "above 0, got 0.0"), ([1.0], "have 2 entries, got 1")):
-            with pytest.raises(ValueError, match=f"`weights` must (be )?{says}"):
-                grpo([1.0, 2.0], [0, 0], weights=weights)
 
 
 class TestRLOO:
@@ -164,7 +161,6 @@ class TestGiGPO:
             ({"gamma": 1.5}, r"`gamma` must be in \[0, 1\]"),
             ({"similarity": 0.0}, "`similarity` must be"),
             ({"similarity": 1.5}, "`similarity` must be"),
-            ({"statistics": "steps"}, "`statistics` is one of episode, step"),
             ({"penalties": [0.0]}, "`penalties` must have 2 entries"),
         ],
     )

@@ -142,9 +142,11 @@ class TestMicroBatches:
         plan = plan_update(
             world_model,
             torch.rand(8, generator=torch.Generator().manual_seed(seed)).double(),
-            data.draw(st.lists(st.integers(0, 2), min_size=8, max_size=8)),
+            torch.tensor(data.draw(st.lists(st.integers(0, 2), min_size=8, max_size=8))),
             torch.tensor([0.0, 4.0, 9.0], dtype=torch.float64),
             10.0,
+            torch.ones(8),
+            torch.arange(8),
         )
         logp, batch = made_up(seed, 8, plan.weights)
         totals = MiniBatchTotals.count(3, [batch])
@@ -206,7 +208,9 @@ class TestVariants:
     def test_echo_is_the_plain_mean_of_cross_entropies(self):
         # Groups of equal size: Eq. 11 with lambda = 1 and all selected is the mean over rows.
         echo, zeros = WorldModelSettings.preset("echo"), torch.zeros(6).double()
-        plan = plan_update(echo, zeros, [i % 3 for i in range(6)], zeros[:3], 10.0)
+        plan = plan_update(
+            echo, zeros, torch.arange(6) % 3, zeros[:3], 10.0, torch.ones(6), torch.arange(6)
+        )
         logp, batch = made_up(4, 6, plan.weights)
         totals = MiniBatchTotals.count(1, [batch])
         got = combined_loss(logp, batch, totals, ObjectiveSettings(), echo)

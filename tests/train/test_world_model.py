@@ -180,20 +180,18 @@ class TestGroupWeights:
 
 
 class TestPlan:
-    entropy = [0.3, 0.1, 0.2, 0.0]
+    entropy = torch.tensor([0.3, 0.1, 0.2, 0.0])
 
-    def plan(self, settings, **more):
-        return plan_update(settings, self.entropy, [0, 0, 1, 1], [5.0, 10.0], 10.0, **more)
+    def plan(self, settings, lengths=(1, 1, 1, 1), malformed=(0, 0, 0, 0)):
+        groups, returns = torch.tensor([0, 0, 1, 1]), torch.tensor([5.0, 10.0])
+        more = torch.tensor(lengths), groups, torch.tensor(malformed).bool()
+        return plan_update(settings, self.entropy, groups, returns, 10.0, *more)
 
     def test_the_filter_leaves_out_what_follows_a_malformed_response(self):
         settings = WorldModelSettings(filter="warnings", alpha=0.5)
-        plan = self.plan(settings, warnings_only=[1, 0, 0, 0])
+        plan = self.plan(settings, malformed=[1, 0, 0, 0])
         # of the three that are left the top half are two: the share is of what can be selected
         assert plan.selected.tolist() == [False, True, True, False]
-        with pytest.raises(ValueError, match="`filter=warnings` needs `warnings_only`"):
-            self.plan(settings, warnings_only=[1, 0])
-        with pytest.raises(ValueError, match="`dedup=once` needs `keys`, one for each of 4"):
-            self.plan(WorldModelSettings(dedup="once"), keys=[1, 2])
 
     def test_a_selection_of_ones_own_chooses_among_candidates(self, monkeypatch):
         monkeypatch.setattr(WORLD_MODEL_SELECTIONS, "_loaded", {})
@@ -204,7 +202,7 @@ class TestPlan:
             return candidates.lengths <= settings.alpha * 10
 
         settings = WorldModelSettings(selection="short", filter="warnings", alpha=0.5)
-        plan = self.plan(settings, lengths=[3, 22, 5, 5], warnings_only=[1, 0, 0, 0])
+        plan = self.plan(settings, lengths=[3, 22, 5, 5], malformed=[1, 0, 0, 0])
         assert plan.selected.tolist() == [False, False, True, True]
 
     @pytest.mark.parametrize("wrong", [[True], torch.ones(3), torch.ones(4)])
@@ -218,7 +216,7 @@ class TestPlan:
         assert plan.selected.tolist() == [True, True, True, False]
         assert plan.lambdas.tolist() == [0.5, 0.0]
         assert plan.weights.tolist() == pytest.approx([0.125, 0.125, 0, 0])
-        metrics = plan.metrics(torch.tensor(self.entropy))
+        metrics = plan.metrics(self.entropy)
         assert metrics["selected_share"] == 0.75
         assert metrics["entropy_threshold"] == pytest.approx(0.1)
         assert metrics["lambda_mean"] == 0.25
@@ -226,7 +224,7 @@ class TestPlan:
     def test_off_selects_nothing(self):
         plan = self.plan(WorldModelSettings.preset("off"))
         assert not plan.selected.any() and plan.weights.tolist() == [0.0] * 4
-        metrics = plan.metrics(torch.tensor(self.entropy))
+        metrics = plan.metrics(self.entropy)
         assert (metrics["entropy_threshold"], metrics["entropy_mean"]) == (0.0, pytest.approx(0.15))
 
     def test_a_mean_over_rollouts_leaves_out_empty_ones(self):
