@@ -57,15 +57,10 @@ class Display:
 
     @contextmanager
     def bar(self, name: str, total: int) -> Iterator[Advance]:
-        """A bar for a stage; the value is a function of (done, note), of those that change."""
-        with progress_bars(self.console) as progress:
+        """A bar for a stage; the value is a function of how much is done, and a note."""
+        with StageProgress(self.console) as progress:
             bar = progress.add_task(name, total=total, note="")
-
-            def advance(done: int | None = None, note: str | None = None) -> None:
-                noted = {} if note is None else {"note": note}
-                progress.update(bar, completed=done, **noted)
-
-            yield advance
+            yield lambda done, note="": progress.update(bar, completed=done, note=note)
 
     @contextmanager
     def task(self, name: str, total: int) -> Iterator[Advance]:
@@ -94,10 +89,20 @@ def spent_so_far(run: PanelRun, price: Price | None) -> str:
 
 
 class StageProgress(Progress):
-    """Bars in a terminal; elsewhere, in a file of output, a line now and then."""
+    """Bars in a terminal that vanish when they are done; elsewhere a line now and then."""
 
-    def __init__(self, *columns: Any, **options: Any) -> None:
-        super().__init__(*columns, **options)
+    def __init__(self, console: Console) -> None:
+        super().__init__(
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[note]}", markup=False),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
         self._last_line = time.monotonic()
 
     def update(self, task_id: TaskID, **fields: Any) -> None:
@@ -113,21 +118,6 @@ class StageProgress(Progress):
         """Prints a line of the stage's own, after which none of these is due for a while."""
         self._last_line = time.monotonic()
         self.console.print(line, soft_wrap=True)
-
-
-def progress_bars(console: Console) -> StageProgress:
-    """Bars that vanish when they are done; lines where there is no terminal."""
-    return StageProgress(
-        SpinnerColumn(),
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[note]}", markup=False),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
 
 
 def result_table(result: Mapping[str, Any]) -> Table:

@@ -10,7 +10,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from paw_train.evaluation.terminal import Display, StageProgress, progress_bars
+from paw_train.evaluation.terminal import Display, StageProgress
 from paw_train.reporting.run.alarms import find_alarms
 from paw_train.reporting.run.data import RunData, load_run
 from paw_train.reporting.run.page import result_rows
@@ -25,7 +25,7 @@ class RunDisplay(Display):
         self, total: int, earlier: Sequence[Mapping[str, Any]] = (), wm_loss: str | None = None
     ) -> Iterator[UpdateDisplay]:
         """A bar for the RL updates."""
-        with progress_bars(self.console) as progress:
+        with StageProgress(self.console) as progress:
             bar = progress.add_task("training", total=total, completed=len(earlier), note="")
             yield UpdateDisplay(progress, bar, earlier, wm_loss)
 
