@@ -27,36 +27,20 @@ from paw_gym.internals.canonical import require_json
 from paw_gym.internals.printable import counted
 from paw_gym.transition import Episode, read_jsonl, read_parquet, write_jsonl, write_parquet
 
-_TYPES: dict[str, type] = {
-    "task_id": str,
-    "task_type": str,
-    "instruction": str,
-    "action_is_valid": bool,
-    "success": bool,
-    "score": float,
-}
-
 
 def info_keys(subject: Subject) -> str:
-    """``info`` holds the contract's keys, with their types, at reset and at every step."""
+    """``info`` holds the contract's keys, and plain JSON values, at reset and at every step."""
     count = 0
     for script in subject.scripts:
         for number, moment in enumerate(replay(subject.make(), script)):
             _check_info(moment.info, script.task_id, "reset" if number == 0 else f"step {number}")
             count += 1
-        first = replay(subject.make(), Script(script.seed, script.task_id, ()))[0]
-        require(not first.info["success"], "info['success'] is already True at reset.")
     return counted(count, "info")
 
 
 def _check_info(info: dict[str, Any], task_id: str, where: str) -> None:
     missing = [key for key in INFO_KEYS if key not in info]
     require(not missing, f"info at {where} lacks {', '.join(map(repr, missing))}.")
-    for key, kind in _TYPES.items():
-        require(
-            type(info[key]) is kind,
-            f"info[{key!r}] at {where} is a {type(info[key]).__name__}; expected {kind.__name__}.",
-        )
     require(
         info["task_id"] == task_id,
         f"info['task_id'] at {where} is {info['task_id']!r}; the task is {task_id!r}.",
@@ -110,9 +94,6 @@ def invalid_actions(subject: Subject) -> str:
                 "accepted must say so in the observation and in info['action_is_valid']."
             ) from error
         _check_info(moment.info, subject.task_ids[0], f"step({junk!r:.40})")
-        require(
-            isinstance(moment.observation, str), f"step({junk!r:.60}) gave no text as observation."
-        )
         if listed is not None and junk not in listed:
             require(
                 not moment.info["action_is_valid"],

@@ -176,7 +176,6 @@ class BoxEnv(TextEnv):
         if self.defect == "missing key":
             del info["score"]
         wrong: dict[str, dict[str, Any]] = {
-            "int for bool": {"success": int(info["success"])},
             "tuple of actions": {"admissible_actions": ("look",)},
             "not a number": {"score": float("nan")},
         }

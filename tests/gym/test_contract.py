@@ -53,7 +53,6 @@ DEFECTS = [
     ("shared state", "saved_state_is_frozen", "restored again"),
     ("uncopyable state", "copies", "Keep in it what can be copied"),
     ("missing key", "info_keys", "lacks 'score'"),
-    ("int for bool", "info_keys", "expected bool"),
     ("tuple of actions", "info_keys", "holds a tuple"),
     ("numpy in info", "info_keys", "float64"),
     ("won at reset", "info_keys", "already True"),
