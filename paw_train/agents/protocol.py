@@ -27,10 +27,6 @@ Done = Callable[[Episode], None]
 """takes the episode that counts for its task, as soon as it is over"""
 
 
-class NoSettings(Group):
-    """Settings of an agent that has none."""
-
-
 class Agent(ABC):
     """Attempts tasks.
 
@@ -42,7 +38,7 @@ class Agent(ABC):
 
     name: ClassVar[str]
     """what ``--agent`` calls it"""
-    Settings: ClassVar[type[Group]] = NoSettings
+    Settings: ClassVar[type[Group]] = Group
     """a ``settings.base.Group``, documented at its fields"""
     needs_policy: ClassVar[bool] = True
     """whether a model answers"""

@@ -144,9 +144,14 @@ class VLLMSession:
         contexts = [
             list(r.ids) if r.ids is not None else chat.dialogue(r.messages) for r in requests
         ]
-        limit = self.policy.context_tokens
-        room = limit - self.sampling.max_tokens
-        responses = [_refusal(ids, room, limit) for ids in contexts]
+        limit, responses = self.policy.context_tokens, [Response() for _ in contexts]
+        for ids, response in zip(contexts, responses, strict=True):
+            if len(ids) + self.sampling.max_tokens > limit:
+                response.overflow = True
+                response.error = (
+                    f"The context has {len(ids)} tokens; with the response it exceeds the engine's limit "
+                    f"of {limit} (max_model_len of vllm.extra, rollout.max_context_tokens)."
+                )
         fitting = [i for i, response in enumerate(responses) if response.error is None]
         going = fitting
         while going:
@@ -196,16 +201,6 @@ class VLLMSession:
             skip_special_tokens=False,
             logprobs=0,  # of the sampled token alone
         )
-
-
-def _refusal(ids: Sequence[int], room: int, limit: int) -> Response:
-    if len(ids) <= room:
-        return Response()
-    return Response(
-        error=f"The context has {len(ids)} tokens; with the response it exceeds the engine's limit of "
-        f"{limit} (max_model_len of vllm.extra, rollout.max_context_tokens).",
-        overflow=True,
-    )
 
 
 def _start(model: str, settings: VLLMSettings, revision: str | None) -> Any:

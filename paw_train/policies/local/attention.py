@@ -7,7 +7,6 @@ become rows of one query: the same numbers, the cache read once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -143,17 +142,12 @@ def use_grouped_attention(model: Any) -> None:
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-    if getattr(model.config, "_attn_implementation", None) not in ("sdpa", *FORMS):
+    if getattr(model.config, "_attn_implementation", None) not in ("sdpa", NAME, REPEATED):
         return
     weight = next(model.parameters())
-    repeats = weight.device.type == "cuda" and weight.dtype == torch.float32
-    name = REPEATED if repeats else NAME
-    AttentionInterface.register(name, FORMS[name])
+    name, form = NAME, grouped_attention
+    if weight.device.type == "cuda" and weight.dtype == torch.float32:
+        name, form = REPEATED, repeated_attention
+    AttentionInterface.register(name, form)
     AttentionMaskInterface.register(name, sdpa_mask)
     model.set_attn_implementation(name)
-
-
-FORMS: dict[str, Callable[..., tuple[Tensor, None]]] = {
-    NAME: grouped_attention,
-    REPEATED: repeated_attention,
-}
