@@ -14,7 +14,7 @@ from paw_gym.envs.alfworld.native.engine import NativeEngine
 from paw_gym.envs.alfworld.native.problem import Goal
 from paw_gym.envs.alfworld.procedural.placement import CAN_BE_TAKEN
 from paw_gym.envs.alfworld.procedural.rooms import facts
-from paw_gym.envs.alfworld.procedural.scene import Scene
+from paw_gym.envs.alfworld.procedural.scene import Scene, displayed
 
 TOOL_VERBS = {
     "clean": ("clean", frozenset({"sinkbasin", "sink"})),
@@ -82,7 +82,7 @@ def plan(world: World, goal: Goal) -> list[str]:
 
 def world_of_scene(scene: Scene, grammar: str) -> World:
     """The start of a procedural game."""
-    names = scene.names()
+    names = displayed([r.id for r in scene.receptacles] + [thing.id for thing in scene.things])
     cells = {cell: index for index, cell in enumerate({r.cell for r in scene.receptacles})}
     takeable = facts().pickupable | CAN_BE_TAKEN
     return World(

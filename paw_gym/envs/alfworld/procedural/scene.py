@@ -67,16 +67,16 @@ class Scene:
     start: Cell
     goal: SceneGoal
 
-    def names(self) -> dict[str, str]:
-        """Display name ("cabinet 3") of every receptacle and thing, by PDDL name."""
-        ids = [r.id for r in self.receptacles] + [thing.id for thing in self.things]
-        names = display_names(entity.lower() for entity in ids)
-        return {entity: names[entity.lower()] for entity in ids}
-
     def placement_hash(self) -> str:
-        names = self.names()
+        names = displayed([receptacle.id for receptacle in self.receptacles])
         lies_in = ((t.type, names[self.receptacles[t.inside].id]) for t in self.things)
         return placement_hash(self.room, lies_in)
+
+
+def displayed(ids: list[str]) -> dict[str, str]:
+    """Display name ("cabinet 3") of receptacles and things, by PDDL name."""
+    names = display_names(entity.lower() for entity in ids)
+    return {entity: names[entity.lower()] for entity in ids}
 
 
 def placement_hash(room: int, pairs: Iterable[tuple[str, str]]) -> str:
