@@ -127,7 +127,7 @@ def compare(
     from paw_train.training import require_startable
 
     wanted = load_grid(str(grid))
-    progress = Progress(Path(out) / wanted.name, quiet)
+    progress = Progress(quiet)
     comparison = ComparisonFolder(wanted, str(out), say=progress.say, arms=arms, seeds=seeds)
     work = comparison.execute(jobs or default_jobs(), progress, require_startable)
     comparison.save()

@@ -68,7 +68,7 @@ def compare(
     chosen = _seeds(seeds)
     wanted, arms = _grid(grid, arm or [], chosen, overrides or [], name)
     folder = Path(out) / wanted.name
-    progress = Progress(folder, quiet)
+    progress = Progress(quiet)
     comparison = ComparisonFolder(wanted, out, import_ or [], progress.say, arms, chosen)
     work = None
     if not show:

@@ -12,9 +12,10 @@ import math
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol
 from uuid import uuid4
 
 from paw_gym.internals.files import write_json
@@ -152,28 +153,18 @@ def require_trackers(names: Sequence[str]) -> None:
             ) from None
 
 
-class Tracking:
-    """The trackers of one run, opened when there is something to hand over.
-
-    It is a context manager that closes them however it ends; it may be entered again.
-    """
+class Tracking(ExitStack):
+    """The trackers of one run, opened when there is something to hand over, and closed at the end."""
 
     def __init__(
         self, folder: Path, name: str, trackers: Sequence[str], settings: Mapping[str, Any]
     ) -> None:
+        super().__init__()
         self.folder = folder
         self._name, self._names = name, list(trackers)
         self._settings = settings
         self._open: dict[str, Tracker] = {}
         self._state: dict[str, dict[str, Any]] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for tracker in self._open.values():
-            tracker.close()
-        self._open = {}
 
     def _trackers(self) -> dict[str, Tracker]:
         """The trackers, opened; a run that they already know is continued."""
@@ -185,6 +176,7 @@ class Tracking:
             known = self._state.get(name, {"id": None, "last": 0})
             run = TrackedRun(self.folder, self._name, self._settings, known["id"], known["last"])
             self._open[name] = TRACKERS[name](run)
+            self.callback(self._open[name].close)
             self._state[name] = {**known, "id": self._open[name].id}
             write_json(path, self._state)
         return self._open

@@ -14,6 +14,8 @@ import signal
 import sys
 import textwrap
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +121,7 @@ def fakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fakes:
 def runner(fakes: Fakes, grid: Grid, watcher: type[Progress] = Progress) -> Runner:
     """Of fake training, two runs at a time."""
     runs = grid.runs(str(fakes.folder.parent))
-    return Runner(runs, fakes.folder, 2, fakes, watcher(fakes.folder, quiet=True))
+    return Runner(runs, fakes.folder, 2, fakes, watcher(quiet=True))
 
 
 def run_all(fakes: Fakes, grid: Grid) -> Runner:
@@ -233,7 +235,7 @@ def test_all_runs_run_and_one_arm_makes_each_warm_start(fakes: Fakes) -> None:
 
 @pytest.mark.parametrize(("mode", "code"), [("fail", 1), ("die", -signal.SIGKILL)])
 def test_a_failing_run_is_told_and_the_others_go_on(
-    fakes: Fakes, mode: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fakes: Fakes, mode: str, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fakes.modes["grpo-seed0"] = mode
     work = run_all(fakes, small_grid())
@@ -241,7 +243,7 @@ def test_a_failing_run_is_told_and_the_others_go_on(
     (failure,) = work.failures
     assert (failure.run, failure.code) == ("grpo-seed0", code)
     assert "line of the log" in failure.tail and ("the sky fell" in failure.tail) == (code == 1)
-    Progress(tmp_path / "[x]").failure(dataclasses.replace(failure, log=Path("[x]/a.log")))
+    Progress().failure(dataclasses.replace(failure, log=Path("[x]/a.log")))
     assert "grpo-seed0 failed; the end of [x]/a.log:\n" in capsys.readouterr().out
     fakes.modes.clear()
     assert run_all(fakes, small_grid(seeds=(0, 1, 2))).finished == 6
@@ -308,7 +310,11 @@ def test_a_child_that_outlives_its_killed_parent_is_waited_for(fakes: Fakes) -> 
         def say(self, text: str) -> None:
             said.append(text)
 
-        def show(self, work: Runner) -> None:
+        @contextmanager
+        def bar(self, *_: Any) -> Iterator[Any]:
+            yield self.advance
+
+        def advance(self, *_: Any) -> None:
             assert not again._children, "the run must not run twice at once"
             (fakes.folder / "go").touch()
 

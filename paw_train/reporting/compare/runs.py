@@ -19,11 +19,10 @@ from typing import Any, Self
 from rich.markup import escape
 
 from paw_gym.internals.locks import ProcessLock, is_held
-from paw_gym.internals.printable import safe_console
 from paw_train.algorithms.estimator import ADVANTAGES
+from paw_train.evaluation.terminal import Display
 from paw_train.policies.checkpoints import find_checkpoint
 from paw_train.reporting.compare.grid import PlannedRun
-from paw_train.reporting.texts import duration_text
 from paw_train.settings import WITHOUT_EFFECT, Settings
 from paw_train.settings.base import flatten
 from paw_train.settings.run import read_recorded, shared_evaluation, shared_warm_start
@@ -139,44 +138,11 @@ class Failure:
     """the log's last lines"""
 
 
-_LINE_SECONDS = 60.0
-"""seconds between two lines on a terminal; in a log, five times that"""
-
-
-class Progress:
-    """Shows a grid's progress."""
-
-    def __init__(self, folder: Path, quiet: bool = False) -> None:
-        self.folder = folder
-        self.console = safe_console(quiet=quiet, highlight=False)
-        self._started = self._lined = time.monotonic()
-        self._at_start: int | None = None
+class Progress(Display):
+    """Shows a grid's progress: a bar where there is a terminal, and lines everywhere."""
 
     def say(self, text: str) -> None:
-        self.console.print(f"{time.strftime('%H:%M:%S')} {text}", soft_wrap=True, markup=False)
-
-    def show(self, work: Runner) -> None:
-        """Prints a line about all runs, if one is due."""
-        if self._at_start is None:
-            self._at_start = work.finished
-        now = time.monotonic()
-        if now - self._lined < _LINE_SECONDS * (1 if self.console.is_terminal else 5):
-            return
-        self._lined = now
-        updates = {
-            run.name: (updates_done(self.folder / run.name), run.settings.updates)
-            for run in work.running.values()
-        }
-        begun = sum(min(1.0, done / max(1, planned)) for done, planned in updates.values())
-        done, left = work.finished - self._at_start + begun, len(work.waiting) - begun
-        elapsed = now - self._started
-        parts = [f"{work.finished} of {len(work.runs)} finished"]
-        if work.failures:
-            parts.append(f"{len(work.failures)} failed")
-        if done > 0.2 and left > 0:
-            parts.append(f"about {duration_text(elapsed / done * left)} left")
-        at_work = "; ".join(f"{name} update {u} of {n}" for name, (u, n) in updates.items())
-        self.say(f"{', '.join(parts)}, {duration_text(elapsed)} so far. Running: {at_work}")
+        super().say(f"{time.strftime('%H:%M:%S')} {text}")
 
     def failure(self, failure: Failure) -> None:
         self.console.print(
@@ -223,7 +189,8 @@ class Runner:
 
     def run(self) -> Self:
         """Works until every run has finished or failed, or until Ctrl-C or SIGTERM."""
-        with _signals(self._ask):
+        bar = self.watcher.bar("runs finished", len(self.runs))
+        with _signals(self._ask), bar as advance:
             for run in self.waiting:
                 if is_held(self._lock_path(run)):
                     self._adopt(run)
@@ -232,9 +199,18 @@ class Runner:
                 while not self.stopping and len(self.running) < self.jobs:
                     if not self._start_next():
                         break
-                self.watcher.show(self)
+                advance(self.finished, self._at_work())
                 time.sleep(_POLL_SECONDS)
         return self
+
+    def _at_work(self) -> str:
+        """The updates of the runs that are being executed, and how many have failed."""
+        parts = [f"{len(self.failures)} failed"] if self.failures else []
+        for name, run in self.running.items():
+            parts.append(
+                f"{name} update {updates_done(self.folder / name)} of {run.settings.updates}"
+            )
+        return "; ".join(parts)
 
     # --- starting --------------------------------------------------------------------------------
 
