@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -89,12 +90,7 @@ def _grid(
     name: str, arms: list[str], seeds: tuple[int, ...], overrides: list[str], folder: str | None
 ) -> tuple[Any, list[str]]:
     """The grid that the arguments mean, and which of its arms to run (empty: all)."""
-    import dataclasses
-
-    from paw_train.reporting.compare.grid import (
-        grid_from_arguments,
-        load_grid,
-    )
+    from paw_train.reporting.compare.grid import grid_from_arguments, load_grid
     from paw_train.settings import recipe_names
     from paw_train.settings.recipes import read_pairs
 
@@ -105,8 +101,8 @@ def _grid(
         grid, chosen = grid_from_arguments(name, arms, seeds or 5, overrides), []
     else:
         grid, chosen = load_grid(name), arms
-        grid = dataclasses.replace(grid, overrides={**grid.overrides, **read_pairs(overrides)})
-    return (dataclasses.replace(grid, name=folder) if folder else grid), chosen
+        grid = replace(grid, overrides={**grid.overrides, **read_pairs(overrides)})
+    return (replace(grid, name=folder) if folder else grid), chosen
 
 
 def _seeds(text: str | None) -> tuple[int, ...]:
