@@ -76,19 +76,16 @@ class Registry(Generic[T]):
             raise ValueError(
                 f"There is no {self.kind} {name!r}. {did_you_mean(name, self.names())}"
             )
-        self._loaded[name] = self._load(announced[name])
-        return self._loaded[name]
-
-    def _load(self, point: metadata.EntryPoint) -> T:
+        point = announced[name]
         try:
-            loaded: T = point.load()
+            self._loaded[name] = point.load()
         except Exception as error:  # whatever another package does when it is imported
             package = point.dist.name if point.dist is not None else "a package"
             raise ImportError(
                 f"The {self.kind} {point.name!r} of {package} cannot be loaded from {point.value!r} "
                 f"({type(error).__name__}: {error}). Mend or uninstall that package."
             ) from error
-        return loaded
+        return self._loaded[name]
 
     def _announced(self) -> dict[str, metadata.EntryPoint]:
         return {point.name: point for point in metadata.entry_points(group=self.group)}
