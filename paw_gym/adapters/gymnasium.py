@@ -87,30 +87,20 @@ class FromGymnasium(ReplayedEnv):
         observation, reward, terminated, truncated, _ = self._inner.step(number)
         self._total += float(reward)
         ends = {"terminated": bool(terminated), "truncated": bool(truncated)}
-        return self._outcome(observation, float(reward), valid, **ends)
+        return self._outcome(observation, reward=float(reward), action_is_valid=valid, **ends)
 
     def _admissible(self) -> list[str]:
         if self._possible is None:
             return list(self._names)
         return [self._names[number - self._first] for number in self._possible(self._inner)]
 
-    def _outcome(
-        self,
-        observation: Any,
-        reward: float = 0.0,
-        valid: bool = True,
-        terminated: bool = False,
-        truncated: bool = False,
-    ) -> Outcome:
-        over = terminated or truncated
+    def _outcome(self, observation: Any, **told: Any) -> Outcome:
+        over = told.get("terminated", False) or told.get("truncated", False)
         return Outcome(
             self._describe(self._inner, observation),
-            reward=reward,
-            terminated=terminated,
             success=over and bool(self._succeeded(self._total)),
-            action_is_valid=valid,
             admissible_actions=[] if over else self._admissible(),
-            truncated=truncated,
+            **told,
         )
 
     def close(self) -> None:

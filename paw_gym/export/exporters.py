@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from paw_gym.internals.printable import markdown_text
 from paw_gym.internals.registry import Registry
@@ -65,11 +65,8 @@ def with_clean_texts(episodes: Iterable[Episode]) -> Iterator[Episode]:
 
 def _clean(record: Record) -> Record:
     values = {f.name: getattr(record, f.name) for f in fields(record)}
-    texts = {name: text for name, text in values.items() if isinstance(text, str)}
-    changed: dict[str, Any] = {
-        name: cleaned for name, text in texts.items() if (cleaned := clean(text)) != text
-    }
-    return replace(record, **changed) if changed else record
+    texts = {k: _SURROGATE.sub("\ufffd", v) for k, v in values.items() if isinstance(v, str)}
+    return replace(record, **texts)  # type: ignore[arg-type]
 
 
 def yaml_text(text: str) -> str:
@@ -77,26 +74,13 @@ def yaml_text(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)  # JSON is YAML
 
 
-def clean(text: str) -> str:
-    return _SURROGATE.sub("\ufffd", text)
-
-
 # --- the forms ----------------------------------------------------------------------------------------
 
 
-class Write(Protocol):
-    """Writes episodes to ``out``, whole or not at all, calls ``progress`` after each, and counts them."""
-
-    def __call__(
-        self,
-        out: Path,
-        episodes: Iterable[Episode],
-        *,
-        force: bool = False,
-        progress: Callable[[Tally], None] | None = None,
-    ) -> Tally:
-        """Raises ``FileExistsError`` when ``out`` exists and ``force`` is not set."""
-        ...
+Write = Callable[..., Tally]
+"""``write(out, episodes, *, force=False, progress=None)`` writes episodes to a path, whole or not at all,
+calls ``progress`` with the counts after each, and returns them. It raises ``FileExistsError`` if something is
+there and ``force`` is not set"""
 
 
 @dataclass(frozen=True)

@@ -39,14 +39,12 @@ def policy_rows(episode: Episode) -> Iterator[Row]:
     for number, t in enumerate(episode.transitions):
         if not t.action_is_valid:
             continue
+        prompt, tools = episode.messages(number), {}
+        answer: Row = {"role": "assistant", "content": t.response}
         if names:
             *prompt, answer = call_messages(episode, number)
             tools = {"tools": tool_schemas(names)}
-            yield {"prompt": prompt, "completion": [answer], **tools, **_origin(episode, t)}
-        else:
-            answer = {"role": "assistant", "content": t.response}
-            prompt = episode.messages(number)
-            yield {"prompt": prompt, "completion": [answer], **_origin(episode, t)}
+        yield {"prompt": prompt, "completion": [answer], **tools, **_origin(episode, t)}
 
 
 def world_model_rows(episode: Episode) -> Iterator[Row]:
@@ -75,7 +73,7 @@ def write_sft(
     out: Path,
     episodes: Iterable[Episode],
     *,
-    kinds: Iterable[str] = KINDS,
+    only: str | None = None,
     failures: bool = False,
     dedup: bool = False,
     force: bool = False,
@@ -85,7 +83,7 @@ def write_sft(
 
     Args:
         out: the folder; it appears whole or not at all.
-        kinds: ``policy`` (steps of successful episodes), ``world_model`` (steps of all), or both.
+        only: ``policy`` (steps of successful episodes) or ``world_model`` (steps of all); ``None``: both.
         failures: make demonstrations of unsuccessful episodes too.
 
     Returns:
@@ -93,40 +91,38 @@ def write_sft(
 
     Raises:
         FileExistsError: ``out`` exists; ``force`` replaces earlier examples.
-        ValueError: there is no such kind, none was asked for, or one got no example.
+        ValueError: there is no such kind, or one got no example.
     """
-    listed = [kinds] if isinstance(kinds, str) else list(kinds)
-    for kind in listed:
-        require_choice("kind of example", kind, KINDS)
-    if not listed:
-        raise ValueError(f"kinds is empty; expected one or both of {', '.join(KINDS)}.")
-    tally, rows = Tally(), dict.fromkeys(listed, 0)
+    if only is not None:
+        require_choice("kind of example", only, KINDS)
+    tally, rows = Tally(), dict.fromkeys(KINDS if only is None else (only,), 0)
     marks = [f"{kind}.jsonl" for kind in KINDS]
     require_free(out, next((m for m in marks if (out / m).is_file()), marks[0]), force)
+    seen: set[bytes] = set()
     with new_folder(out) as folder:
         with ExitStack() as opened:
             files = {
                 kind: opened.enter_context(open(folder / f"{kind}.jsonl", "w", encoding="utf-8"))
                 for kind in rows
             }
-            seen: set[bytes] = set()
             # `datasets` cannot read a file with half of a surrogate pair
             for episode in tally.count(with_clean_texts(episodes), progress):
-                for kind, row in _rows(episode, rows, failures):
-                    if not (dedup and _is_known(row, seen)):
-                        files[kind].write(json.dumps(row) + "\n")
-                        rows[kind] += 1
-        _require_examples(tally, rows)
+                for kind, file in files.items():
+                    for row in _rows(episode, kind, failures):
+                        if not (dedup and _is_known(row, seen)):
+                            file.write(json.dumps(row) + "\n")
+                            rows[kind] += 1
+        for kind, count in rows.items():
+            if count == 0:
+                raise _no_example(kind, tally)
         (folder / "README.md").write_text(_card(out.name, tally, rows), encoding="utf-8")
     return tally, rows
 
 
-def _rows(episode: Episode, kinds: Iterable[str], failures: bool) -> Iterator[tuple[str, Row]]:
-    for kind in kinds:
-        if kind == "world_model":
-            yield from ((kind, row) for row in world_model_rows(episode))
-        elif episode.success or failures:
-            yield from ((kind, row) for row in policy_rows(episode))
+def _rows(episode: Episode, kind: str, failures: bool) -> Iterator[Row]:
+    if kind == "world_model":
+        return world_model_rows(episode)
+    return policy_rows(episode) if episode.success or failures else iter(())
 
 
 def _is_known(row: Row, seen: set[bytes]) -> bool:
@@ -137,18 +133,16 @@ def _is_known(row: Row, seen: set[bytes]) -> bool:
     return known
 
 
-def _require_examples(tally: Tally, rows: dict[str, int]) -> None:
-    for kind, count in rows.items():
-        if count == 0:
-            hint = (
-                " Demonstrations are accepted actions of successful episodes: take the failed ones too "
-                "(--failures), or write the world-model pairs only (--only world_model)."
-            )
-            raise ValueError(
-                f"No example of the kind {kind!r} in {counted(tally.episodes, 'episode')}, "
-                f"{tally.successes} of them successful, with {counted(tally.transitions, 'step')}."
-                + (hint if tally.transitions and kind == "policy" else "")
-            )
+def _no_example(kind: str, tally: Tally) -> ValueError:
+    hint = (
+        " Demonstrations are accepted actions of successful episodes: take the failed ones too "
+        "(--failures), or write the world-model pairs only (--only world_model)."
+    )
+    return ValueError(
+        f"No example of the kind {kind!r} in {counted(tally.episodes, 'episode')}, "
+        f"{tally.successes} of them successful, with {counted(tally.transitions, 'step')}."
+        + (hint if tally.transitions and kind == "policy" else "")
+    )
 
 
 def _card(name: str, tally: Tally, rows: dict[str, int]) -> str:

