@@ -19,7 +19,7 @@ torch to be imported.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import Any, Literal
 
@@ -41,8 +41,7 @@ class ToolEnvironment:
         self._agent: AgentInterface = make_agent_env(
             env_id, **{"mode": "conversation", **agent_kwargs}
         )
-        self._reward = 0.0
-        self._over = True
+        self._reward, self._over = 0.0, True
         self._failure: Exception | None = None
 
     def reset(self, task_id: str | None = None, env_seed: int | None = 0, **columns: Any) -> str:
@@ -58,8 +57,7 @@ class ToolEnvironment:
         options = {} if task_id is None else {"task_id": task_id}
         _, info = self._agent.reset(seed=int(env_seed or 0), options=options)
         self._reward, self._over, self._failure = 0.0, False, None
-        observation = self._shown(self._agent.observation, info["admissible_actions"])
-        return f"{info['instruction']}\n\n{observation}"
+        return f"{info['instruction']}\n\n{self._shown(self._agent.observation, info)}"
 
     def act(self, action: str) -> str:
         """
@@ -81,8 +79,7 @@ class ToolEnvironment:
             raise
         self._reward += reward
         self._over = terminated or truncated
-        offered = None if self._over else info["admissible_actions"]
-        return self._shown(info["transition"].next_observation, offered)
+        return self._shown(info["transition"].next_observation, info)
 
     def get_reward(self) -> float:
         """The sum of the episode's rewards.
@@ -97,9 +94,10 @@ class ToolEnvironment:
             ) from self._failure
         return self._reward
 
-    def _shown(self, observation: str, admissible: Sequence[str] | None) -> str:
+    def _shown(self, observation: str, info: Mapping[str, Any]) -> str:
         text = self._agent.text_env.prompt_observation(observation)
-        return text if not admissible else f"{text}\nAdmissible actions: {', '.join(admissible)}"
+        offered = None if self._over else info["admissible_actions"]
+        return f"{text}\nAdmissible actions: {', '.join(offered)}" if offered else text
 
 
 def environment_factory(env_id: str, **agent_kwargs: Any) -> Callable[[], ToolEnvironment]:

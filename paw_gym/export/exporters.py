@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -69,9 +69,22 @@ def _clean(record: Record) -> Record:
     return replace(record, **texts)  # type: ignore[arg-type]
 
 
-def yaml_text(text: str) -> str:
-    """A text as a YAML scalar in quotes: unquoted, a name such as ``a: b`` would make a card unreadable."""
-    return json.dumps(text, ensure_ascii=False)  # JSON is YAML
+def card(name: str, files: Mapping[str, str], text: str) -> str:
+    """A dataset's card: what ``datasets`` reads under which name, and a text."""
+    configs = "\n".join(
+        f'- config_name: {kind}\n  data_files: [{{split: train, path: "{path}"}}]'
+        for kind, path in files.items()
+    )
+    return f"""---
+pretty_name: {json.dumps(name, ensure_ascii=False)}
+tags: [reinforcement-learning, text-environments, paw-gym]
+configs:
+{configs}
+---
+
+# {name}
+
+{text}"""
 
 
 # --- the forms ----------------------------------------------------------------------------------------

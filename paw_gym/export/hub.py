@@ -9,27 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from paw_gym.export.exporters import EXPORTERS, Exporter, Tally, with_clean_texts, yaml_text
+from paw_gym.export.exporters import EXPORTERS, Exporter, Tally, card, with_clean_texts
 from paw_gym.internals.files import new_folder, require_free
 from paw_gym.internals.printable import counted
 from paw_gym.transition import Episode, write_parquet
 
 _FILE = "data/train-00000.parquet"
-_COLUMNS = {
-    "prompt": "h_t: what the agent saw (in conversation mode the newest message)",
-    "observation": "o_t as the environment printed it",
-    "response": "what it answered, raw",
-    "action": "what the environment was given",
-    "reward": "r_t",
-    "next_observation": "o_{t+1} as the environment printed it",
-    "terminated, truncated": "how the episode ended, on its last step",
-    "action_is_valid": "whether the response was a valid action",
-    "info": "JSON: success, score and more",
-    "step": "index in the episode; empty for an episode without a step",
-    "parent": "episode that this one branched from, if any",
-    "env_id, task_id, episode_id": "where it was played",
-    "episode_*": "of the whole episode, the same in each of its rows",
-}
 
 
 def write_hub_dataset(
@@ -61,17 +46,7 @@ def write_hub_dataset(
 
 
 def _card(name: str, tally: Tally) -> str:
-    columns = "\n".join(f"| `{column}` | {what} |" for column, what in _COLUMNS.items())
-    return f"""---
-pretty_name: {yaml_text(name)}
-tags: [reinforcement-learning, text-environments, paw-gym]
-configs:
-- config_name: default
-  data_files: [{{split: train, path: "data/*.parquet"}}]
----
-
-# {name}
-
+    text = f"""\
 {counted(tally.transitions, "transition")} of {counted(tally.episodes, "episode")}, {tally.successes:,} of
 them successful, from {tally.environments}.
 
@@ -85,10 +60,23 @@ One row is one transition, in the order of play.
 
 | column | |
 | --- | --- |
-{columns}
+| `prompt` | h_t: what the agent saw (in conversation mode the newest message) |
+| `observation` | o_t as the environment printed it |
+| `response` | what it answered, raw |
+| `action` | what the environment was given |
+| `reward` | r_t |
+| `next_observation` | o_{{t+1}} as the environment printed it |
+| `terminated, truncated` | how the episode ended, on its last step |
+| `action_is_valid` | whether the response was a valid action |
+| `info` | JSON: success, score and more |
+| `step` | index in the episode; empty for an episode without a step |
+| `parent` | episode that this one branched from, if any |
+| `env_id, task_id, episode_id` | where it was played |
+| `episode_*` | of the whole episode, the same in each of its rows |
 
 Written by [PaW-Gym](https://pypi.org/project/paw-gym/); `paw export` turns it back into episodes.
 """
+    return card(name, {"default": "data/*.parquet"}, text)
 
 
 EXPORTERS.add(

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from paw_gym.export.exporters import Tally, with_clean_texts, yaml_text
+from paw_gym.export.exporters import Tally, card, with_clean_texts
 from paw_gym.internals.files import new_folder, require_free
 from paw_gym.internals.naming import require_choice
 from paw_gym.internals.printable import counted
@@ -146,21 +146,9 @@ def _no_example(kind: str, tally: Tally) -> ValueError:
 
 
 def _card(name: str, tally: Tally, rows: dict[str, int]) -> str:
-    configs = "\n".join(
-        f"- config_name: {kind}\n  data_files: [{{split: train, path: {kind}.jsonl}}]"
-        for kind in rows
-    )
     counts = "\n".join(f"- `{kind}`: {counted(count, 'example')}" for kind, count in rows.items())
     kind = next(iter(rows))
-    return f"""---
-pretty_name: {yaml_text(name)}
-tags: [reinforcement-learning, text-environments, paw-gym, sft]
-configs:
-{configs}
----
-
-# {name}
-
+    text = f"""\
 Chat-format examples from {counted(tally.episodes, "episode")} of {tally.environments}:
 
 {counts}
@@ -176,3 +164,4 @@ trainer = SFTTrainer("Qwen/Qwen2.5-0.5B-Instruct", train_dataset=data)
 `policy` holds what an agent saw and answered; `world_model` what came of it. Written by
 [PaW-Gym](https://pypi.org/project/paw-gym/).
 """
+    return card(name, {kind: f"{kind}.jsonl" for kind in rows}, text)

@@ -158,7 +158,11 @@ def stem(word: str) -> str:
     """
     if len(word) <= 2:
         return word
-    word = _step_1b(_step_1a(word))
+    if word.endswith(("sses", "ies")):
+        word = word[:-2]
+    elif word.endswith("s") and not word.endswith("ss"):
+        word = word[:-1]
+    word = _step_1b(word)
     if word.endswith("y") and "v" in _kinds(word[:-1]):
         word = word[:-1] + "i"
     word = _replace(word, _STEP_2, 0)
@@ -185,25 +189,12 @@ def _ends_cvc(word: str) -> bool:
     return _kinds(word)[-3:] == "cvc" and word[-1] not in "wxy"
 
 
-def _step_1a(word: str) -> str:
-    if word.endswith(("sses", "ies")):
-        return word[:-2]
-    if word.endswith("s") and not word.endswith("ss"):
-        return word[:-1]
-    return word
-
-
 def _step_1b(word: str) -> str:
     if word.endswith("eed"):
         return word[:-1] if _measure(word[:-3]) > 0 else word
-    for suffix in ("ed", "ing"):
-        if word.endswith(suffix):
-            rest = word[: -len(suffix)]
-            return _tidy(rest) if "v" in _kinds(rest) else word
-    return word
-
-
-def _tidy(rest: str) -> str:
+    rest = word.removesuffix("ed") if word.endswith("ed") else word.removesuffix("ing")
+    if rest == word or "v" not in _kinds(rest):
+        return word
     if rest.endswith(("at", "bl", "iz")):
         return rest + "e"
     if len(rest) > 1 and rest[-1] == rest[-2] and _kinds(rest)[-1] == "c":

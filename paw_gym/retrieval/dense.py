@@ -25,7 +25,6 @@ from paw_gym.retrieval.encoders import Encoder, make_encoder
 from paw_gym.retrieval.factory import RETRIEVERS
 from paw_gym.retrieval.index_files import (
     DamagedIndexError,
-    IndexMismatchError,
     Progress,
     build_once,
     claim,
@@ -95,11 +94,7 @@ class DenseRetriever(CorpusRetriever):
             build_dense_index(self.corpus, self.encoder, Path(index), storage="float32")
         folder = user_path(index)
         meta = read_meta(folder, FORMAT, self.corpus.fingerprint)
-        if meta["model"] != self.encoder.fingerprint:
-            raise IndexMismatchError(
-                f"The index in {folder} was built with the model {meta['model']:.60}, the one at "
-                f"hand is {self.encoder.fingerprint:.60}. Give the same model, or build it anew."
-            )
+        require_same(folder, meta, {"model": self.encoder.fingerprint})
         file, library = folder / "index.faiss", faiss()
         try:  # pages of a mapped file are read when they are searched
             self._index = library.read_index(str(file), library.IO_FLAG_MMAP_IFC)
@@ -292,16 +287,8 @@ class NoIndexError(ValueError):
         )
 
 
-def require_index_of_file(retriever: Any, settings: Mapping[str, Any], corpus: Any) -> None:
-    """Raises ``NoIndexError``, judging by the size of a file, which is known before it is read.
-
-    Args:
-        retriever: a retriever, or the name of one.
-        settings: its arguments.
-        corpus: path of the corpus, if one was given.
-    """
-    if retriever != "e5" or settings.get("index") is not None or corpus is None:
-        return
+def require_small(corpus: str | Path) -> None:
+    """Raises ``NoIndexError`` for a large file, before it is read."""
     path = user_path(corpus)
     if path.is_file() and path.stat().st_size > LARGEST_FILE:
         raise NoIndexError(f"{path.stat().st_size / 2**30:.1f} GiB", str(corpus))

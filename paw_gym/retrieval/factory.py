@@ -126,14 +126,9 @@ class HybridRetriever(CheckedRetriever):
 
     @property
     def fingerprint(self) -> str:
-        return settings_digest(
-            {
-                "retriever": "hybrid",
-                "parts": [part.fingerprint for part in self.parts],
-                "rank_constant": self.rank_constant,
-                "depth": self.depth,
-            }
-        )
+        own = {"rank_constant": self.rank_constant, "depth": self.depth}
+        parts = [part.fingerprint for part in self.parts]
+        return settings_digest({"retriever": "hybrid", "parts": parts, **own})
 
     def _search(self, queries: Sequence[str], top_k: int, contexts: Contexts) -> list[list[Hit]]:
         """Scores are the sums, ties in the order of the first part."""

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 
@@ -38,7 +37,7 @@ def naming_damage(path: Path) -> Iterator[None]:
     """Turns what a reader of a file raises, cut off or overwritten, into ``DamagedIndexError``."""
     try:
         yield
-    except (OSError, ValueError, EOFError, KeyError, TypeError, BadZipFile) as error:
+    except (OSError, ValueError, EOFError, KeyError, TypeError) as error:
         raise DamagedIndexError(path, error) from error
 
 
@@ -99,8 +98,8 @@ def require_same(folder: Path, found: Mapping[str, Any], wanted: Mapping[str, An
     for key, value in wanted.items():
         if found.get(key) != value:
             raise IndexMismatchError(
-                f"{folder} was built with another {key} ({found.get(key)!r:.80}; this is "
-                f"{value!r:.80}). Choose another folder, or delete this one to start over."
+                f"{folder} was built with another {key} ({found.get(key)!r:.80}; this is {value!r:.80}). "
+                f"Give the same {key}, choose another folder, or delete this one to start over."
             )
 
 

@@ -76,12 +76,8 @@ def open_searcher(folder: Path, k1: float, b: float) -> Any:
     return searcher
 
 
-def build_lucene_index(corpus: Corpus, folder: Path, threads: int = 1) -> None:
-    """Indexes a corpus with Anserini, unless the folder holds its index; documents are named by position.
-
-    Args:
-        threads: Anserini's threads; with more than one, ties are no longer in the order of the corpus.
-    """
+def build_lucene_index(corpus: Corpus, folder: Path) -> None:
+    """Indexes a corpus with Anserini, unless the folder holds its index; documents are named by position."""
     note = folder / _NOTE
     if note.is_file():
         built_over = json.loads(note.read_text(encoding="utf-8"))["corpus"]
@@ -93,13 +89,16 @@ def build_lucene_index(corpus: Corpus, folder: Path, threads: int = 1) -> None:
         )
     documents = ((str(position), passage.contents) for position, passage in enumerate(corpus))
     about = {"corpus": corpus.fingerprint, "passages": len(corpus)}
-    index_documents(documents, folder, about, threads)
+    index_documents(documents, folder, about)
 
 
 def index_documents(
-    documents: Iterable[tuple[str, str]], folder: Path, note: Mapping[str, Any], threads: int = 1
+    documents: Iterable[tuple[str, str]], folder: Path, note: Mapping[str, Any]
 ) -> None:
-    """Indexes documents with Anserini; the folder appears when it is whole."""
+    """Indexes documents with Anserini; the folder appears when it is whole.
+
+    One thread adds them: with more, ties would not be in the order of the documents.
+    """
     indexer = java_class("io.anserini.index.IndexCollection")
     with (
         new_folder(folder, lambda there: (there / _NOTE).is_file()) as index,
@@ -114,7 +113,7 @@ def index_documents(
             "generator": "DefaultLuceneDocumentGenerator",
             "input": source,
             "index": index,
-            "threads": threads,
+            "threads": 1,
         }
         arguments = [part for name, value in options.items() for part in (f"-{name}", str(value))]
         indexer.main([*arguments, "-quiet"])

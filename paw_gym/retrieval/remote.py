@@ -98,10 +98,8 @@ class RemoteRetriever(CheckedRetriever):
         except HttpError as error:
             raise RetrieverError(str(error)) from error
         try:
-            if typed:
-                found = [[_hit(h) for h in result["hits"]] for result in answer["results"]]
-            else:
-                found = [[_plain_hit(h) for h in result[:top_k]] for result in answer["result"]]
+            results = [r["hits"] for r in answer["results"]] if typed else answer["result"]
+            found = [[_hit(entry) for entry in entries[:top_k]] for entries in results]
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RetrieverError(
                 f"{self.client.url} answered in an unknown form ({type(error).__name__}: {error})."
@@ -114,10 +112,6 @@ class RemoteRetriever(CheckedRetriever):
 
 
 def _hit(entry: Mapping[str, Any]) -> Hit:
-    return Hit(entry["id"], entry["contents"], float(entry["score"]))
-
-
-def _plain_hit(entry: Mapping[str, Any]) -> Hit:
     document = entry.get("document", entry)
     contents = document.get("contents")
     if contents is None:

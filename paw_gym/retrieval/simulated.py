@@ -160,38 +160,32 @@ class SimulatedRetriever(CheckedRetriever):
         key = json.dumps([self.seed, query, context.question, context.seed])
         uniform = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") / 2**64
         noisy = uniform < self.curriculum.noise(context.progress)
-        documents = self.write(query, context, top_k, noisy)
-        hashed = (hashlib.sha256(d.encode("utf-8", "replace")).hexdigest() for d in documents)
-        named = zip(hashed, documents, strict=True)
-        return [Hit(f"sim-{h[:12]}", d, 1 / (n + 1)) for n, (h, d) in enumerate(named)]
+        write = _script if self._client is None else self._write
+        documents = write(query, context, top_k, noisy)
+        names = [hashlib.sha256(d.encode("utf-8", "replace")).hexdigest()[:12] for d in documents]
+        named = zip(names, documents, strict=True)
+        return [Hit(f"sim-{name}", d, 1 / rank) for rank, (name, d) in enumerate(named, start=1)]
 
-    def write(self, query: str, context: SearchContext, count: int, noisy: bool) -> list[str]:
-        """At most ``count`` documents, best first; noisy ones are of no help."""
-        if self._client is None:
-            return _script(query, context, count, noisy)
+    def _write(self, query: str, context: SearchContext, count: int, noisy: bool) -> list[str]:
+        """At most ``count`` documents of the model, best first; noisy ones are of no help."""
+        known = " or ".join(context.golden_answers)
+        answer = f" (the answer is: {known})" if known else ""
+        prompt = NOISY.format(count=count) if noisy else USEFUL.format(count=count, answer=answer)
+        prompt += _FORM.format(query=query, question=context.question)
         request = {
             "model": self.model,
-            "messages": [{"role": "user", "content": self._prompt(query, context, count, noisy)}],
+            "messages": [{"role": "user", "content": prompt}],
             "temperature": self.temperature,
             "max_tokens": self.max_tokens * count,
         }
+        assert self._client is not None
         try:
-            answer = self._client.ask("POST", "/chat/completions", request, read=read_chat)
+            reply = self._client.ask("POST", "/chat/completions", request, read=read_chat)
         except HttpError as error:
             raise RetrieverError(str(error)) from error
-        return _documents(split_thought(answer["text"])[1], count)  # a thought may tell the answer
-
-    def _prompt(self, query: str, context: SearchContext, count: int, noisy: bool) -> str:
-        known = " or ".join(context.golden_answers)
-        answer = f" (the answer is: {known})" if known else ""
-        head = NOISY.format(count=count) if noisy else USEFUL.format(count=count, answer=answer)
-        return head + _FORM.format(query=query, question=context.question)
-
-
-def _documents(text: str, count: int) -> list[str]:
-    """The documents of a response; a response without numbers is one document."""
-    parts = _DOCUMENT.split(text)
-    return [p.strip() for p in (parts[1:] if len(parts) > 1 else parts) if p.strip()][:count]
+        # a thought may tell the answer; a response without numbers is one document
+        parts = _DOCUMENT.split(split_thought(reply["text"])[1])
+        return [p.strip() for p in (parts[1:] if len(parts) > 1 else parts) if p.strip()][:count]
 
 
 def _script(query: str, context: SearchContext, count: int, noisy: bool) -> list[str]:

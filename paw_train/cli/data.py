@@ -161,7 +161,7 @@ def build(
         int,
         typer.Option(min=1, help="bm25: passages per shard; an interruption loses at most one."),
     ] = 200_000,
-    workers: Annotated[int, typer.Option(min=1, help="bm25, lucene: processes or threads.")] = 1,
+    workers: Annotated[int, typer.Option(min=1, help="bm25: processes.")] = 1,
 ) -> None:
     """Build an index. An interrupted build continues where it stopped."""
     from paw_gym.internals.naming import require_choice
@@ -179,7 +179,7 @@ def build(
         elif retriever == "lucene":
             from paw_gym.retrieval.lucene import build_lucene_index
 
-            build_lucene_index(opened, folder, workers)
+            build_lucene_index(opened, folder)
         else:
             from paw_gym.retrieval.dense import build_dense_index
             from paw_gym.retrieval.encoders import make_encoder

@@ -130,6 +130,8 @@ def plan_of(panel: str, agent: str, settings: str) -> Plan:
 
 
 def _task_of(panel: str) -> Callable[..., Task]:
+    """The task of a panel; its ``settings`` are those of ``paw eval``, with spaces between."""
+
     def make(agent: str = "plain", settings: str = "") -> Task:
         plan = plan_of(panel, agent, settings)
         env = agent_env_maker(plan.env, plan.split)()
@@ -143,13 +145,12 @@ def _task_of(panel: str) -> Callable[..., Task]:
         kept = {"panel_hash": plan.panel.hash, "panel_note": plan.panel.note}
         return Task(dataset, solver=_solver_of(agent)(), scorer=outcome(), metadata=kept)
 
-    make.__doc__ = (
-        f"The panel {panel}; ``settings`` are those of ``paw eval``, with spaces between."
-    )
     return make
 
 
 def _solver_of(agent: str) -> Callable[[], Solver]:
+    """The agent of that name of ``paw eval``."""
+
     def make() -> Solver:
         plays: dict[tuple[str, str], Callable[[str, int], Episode]] = {}
         lock = threading.Lock()
@@ -167,12 +168,12 @@ def _solver_of(agent: str) -> Callable[[], Solver]:
                 raise RuntimeError(reason_of(episode.error))
             state.store.set(_EPISODE, episode.to_dict())
             state.messages = _dialogue(episode)
-            state.output = _output(str(state.model), episode)
+            last = [t.response for t in episode.transitions[-1:]]
+            state.output = ModelOutput.from_content(str(state.model), "".join(last))
             return state
 
         return solve
 
-    make.__doc__ = f"The agent {agent} of ``paw eval``."
     return solver(name=agent)(make)  # type: ignore[no-any-return]
 
 
@@ -206,8 +207,8 @@ def outcome() -> Scorer:
 
 
 def _score(episode: Episode) -> Score:
-    found = float(episode.success), episode.score, episode.total_reward
-    value = dict(zip(("success", "score", "reward"), found, strict=True))
+    success, score, reward = float(episode.success), episode.score, episode.total_reward
+    value = {"success": success, "score": score, "reward": reward}
     return Score(value=value, metadata={"steps": len(episode.transitions)})
 
 
@@ -218,11 +219,6 @@ def _dialogue(episode: Episode) -> list[ChatMessage]:
         messages.append(ChatMessageAssistant(content=t.response))
     last = [t.next_observation for t in episode.transitions[-1:]]
     return [*messages, *(ChatMessageUser(content=text) for text in last)]
-
-
-def _output(model: str, episode: Episode) -> ModelOutput:
-    text = episode.transitions[-1].response if episode.transitions else ""
-    return ModelOutput.from_content(model, text)
 
 
 def _offer(made: Any, name: str) -> None:
@@ -254,13 +250,8 @@ def write_log(result_path: Path) -> Path:
         samples.append(_sample(episode, epochs[episode.task_id], model))
     score = (result["score"] or {}).get("mean")
     values = {"success": result["success_rate"], "score": score, "reward": result["mean_reward"]}
-    scores = [
-        EvalScore(
-            name=name, scorer="outcome", metrics={"mean": EvalMetric(name="mean", value=value)}
-        )
-        for name, value in values.items()
-        if value is not None
-    ]
+    means = {k: EvalMetric(name="mean", value=v) for k, v in values.items() if v is not None}
+    scores = [EvalScore(name=k, scorer="outcome", metrics={"mean": v}) for k, v in means.items()]
     ended = datetime.now(UTC)
     began = (ended - timedelta(seconds=result["seconds"])).isoformat()
     spec = EvalSpec(
@@ -292,21 +283,17 @@ def _sample(episode: Episode, epoch: int, model: str) -> EvalSample:
         reason = reason_of(episode.error)
         error = {"message": reason, "traceback": episode.error, "traceback_ansi": episode.error}
     messages = _dialogue(episode)
-    calls = [
-        ModelEvent(
-            model=model, input=[messages[2 * n]], tools=[], tool_choice="none", config=GenerateConfig(),
-            output=ModelOutput.from_content(model, t.response),
-        )
-        for n, t in enumerate(episode.transitions)
-    ]  # fmt: skip
+    outputs = [ModelOutput.from_content(model, t.response) for t in episode.transitions]
+    about = {"model": model, "tools": [], "tool_choice": "none", "config": GenerateConfig()}
+    asked = zip(messages[::2], outputs, strict=False)
     return EvalSample(
         id=episode.task_id,
         epoch=epoch,
         input=episode.instruction,
         target="",
         messages=messages,
-        output=_output(model, episode),
-        events=calls,
+        output=outputs[-1] if outputs else ModelOutput.from_content(model, ""),
+        events=[ModelEvent(input=[prompt], output=output, **about) for prompt, output in asked],
         scores=None if error else {"outcome": _score(episode)},
         metadata={"task_type": episode.task_type},
         error=error,

@@ -104,16 +104,13 @@ class TextRollouts:
 def _by_group(task_ids: Sequence[str], size: int) -> list[str]:
     """The task of each group; a group is ``size`` prompts in a row."""
     groups = [task_ids[i : i + size] for i in range(0, len(task_ids), size)]
-    if any(len(group) != size or len(set(group)) > 1 for group in groups):
-        raise ValueError(
-            f"TextRollouts expects each prompt {size} times in a row (num_generations), got "
-            f"{list(task_ids)[: 2 * size]}."
-        )
     found = [group[0] for group in groups]
-    if len(set(found)) < len(found):
+    whole = all(len(group) == size and len(set(group)) == 1 for group in groups)
+    if not whole or len(set(found)) < len(found):
         raise ValueError(
-            "A task is in two groups of one generation: give the data set one row for each task, and as "
-            "many rows as a generation has groups."
+            f"TextRollouts expects each prompt {size} times in a row (num_generations), and no task in two "
+            "groups of one generation: give the data set one row for each task, and as many rows as a "
+            f"generation has groups. Got {list(task_ids)[: 2 * size]}."
         )
     return found
 

@@ -158,15 +158,6 @@ def _episode_of(columns: Mapping[str, Any]) -> tuple[str, int]:
 def task_rows(
     env_id: str, tasks: int | Sequence[str] | None = None, seed: int = 0, **agent_kwargs: Any
 ) -> list[dict[str, Any]]:
-    """Rows of a data set for this loop, with ``prompt``, ``agent_name``, ``task_id`` and ``env_seed``.
-
-    Args:
-        tasks: ids, or a number for the first so many; ``None``: all.
-        seed: of every episode, so that the episodes of a group start the same.
-        agent_kwargs: settings of ``make_agent_env``, including those of the environment.
-
-    Raises:
-        ValueError: a task does not exist.
-    """
+    """Rows of a data set for this loop: those of ``paw_gym.adapters.trl.task_rows`` with ``agent_name``."""
     rows = trl.task_rows(env_id, "text", tasks, seed, **agent_kwargs)
     return [{**row, "agent_name": "paw", "data_source": env_id} for row in rows]

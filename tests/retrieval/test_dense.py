@@ -137,7 +137,9 @@ def test_an_interrupted_build_goes_on(corpus: Corpus, queries: list[str], tmp_pa
 def test_another_corpus_model_or_form_is_refused(corpus: Corpus, tmp_path: Path) -> None:
     encoder, other = WordEncoder(), WordEncoder(seed=1)
     build_dense_index(corpus, encoder, tmp_path / "i")
-    with pytest.raises(IndexMismatchError, match="built with the model words-48-0"):
+    with pytest.raises(
+        IndexMismatchError, match="another model .'words-48-0'; this is 'words-48-1'"
+    ):
         DenseRetriever(corpus, tmp_path / "i", other)
     changed = Corpus.open([(p.id, p.contents + " more") for p in corpus])
     with pytest.raises(IndexMismatchError, match="another corpus"):
@@ -302,7 +304,7 @@ def test_an_index_knows_the_model_it_was_built_with(model: Path, tmp_path: Path)
     found = {hit.id: hit.score for hit in retriever.search(["bees make honey"], 2)[0]}
     assert found["b"] == pytest.approx(float(query @ passage), abs=2e-3)
     other = make_model(tmp_path / "other", seed=1)
-    with pytest.raises(IndexMismatchError, match="was built with the model"):
+    with pytest.raises(IndexMismatchError, match="was built with another model"):
         DenseRetriever(corpus, tmp_path / "index", str(other), settings)
 
 

@@ -28,7 +28,7 @@ from paw_gym.retrieval.base import (
     wants_contexts,
 )
 from paw_gym.retrieval.corpus import Corpus
-from paw_gym.retrieval.dense import require_index_of_file
+from paw_gym.retrieval.dense import require_small
 from paw_gym.retrieval.factory import make_retriever, needs_corpus, require_retriever
 
 
@@ -187,7 +187,8 @@ class SearchQAEnv(TextEnv):
             tasks = synthetic_tasks(split, *world, num_questions)
             of = partial(world_corpus, *world)
         else:
-            require_index_of_file(retriever, retriever_settings or {}, corpus)
+            if retriever == "e5" and corpus and not (retriever_settings or {}).get("index"):
+                require_small(corpus)
             if data_dir is None:
                 raise ValueError(
                     f"dataset={dataset!r} needs data_dir, the folder that holds <dataset>/<split>.jsonl "
