@@ -172,11 +172,7 @@ def build_index(
     size = len(corpus)
     bounds = [(first, min(first + shard_size, size)) for first in range(0, size, shard_size)]
     if folder is None:
-        shards = []
-        for first, end in bounds:
-            shards.append(_index(corpus, first, end))
-            progress("indexing", end, size)
-        return _merge(shards)
+        return _merge([_index(corpus, *bound) for bound in bounds])
 
     def build() -> None:
         parts = folder / "shards"

@@ -42,8 +42,7 @@ class Corpus(Sequence[Passage]):
 
     def __init__(self, passages: Sequence[Passage] | _Lines, fingerprint: str, source: str) -> None:
         self._passages = passages
-        self.fingerprint = fingerprint
-        self.source = source
+        self.fingerprint, self.source = fingerprint, source
 
     @classmethod
     def open(cls, source: CorpusSource) -> Corpus:
@@ -122,9 +121,8 @@ def parse_passage(record: Any) -> Passage:
         raise ValueError(f"a passage is an object, got {type(record).__name__}")
     if "id" not in record:
         raise ValueError("the key 'id' is missing")
-    contents = record.get("contents")
+    contents, title = record.get("contents"), record.get("title")
     if contents is None and isinstance(record.get("text"), str):
-        title = record.get("title")
         if title is not None and not _is_plain(title):
             raise ValueError(f"the title is neither a string nor a whole number: {title!r:.40}")
         contents = record["text"] if title in (None, "") else f'"{title}"\n{record["text"]}'

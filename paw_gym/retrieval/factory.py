@@ -116,8 +116,7 @@ class HybridRetriever(CheckedRetriever):
             else part
             for part in parts
         ]
-        self.rank_constant = rank_constant
-        self.depth = depth
+        self.rank_constant, self.depth = rank_constant, depth
 
     @property
     def wants_contexts(self) -> bool:

@@ -62,33 +62,16 @@ def read_meta(folder: Path, form: str, corpus: str | None) -> dict[str, Any]:
             "that was interrupted."
         )
     with naming_damage(path):
-        meta = dict(json.loads(path.read_text(encoding="utf-8")))
-        built_over = str(meta["corpus"])
-    if meta.get("format") != form:
-        raise IndexMismatchError(
-            f"{folder} is an index of the form {meta.get('format')!r}; expected {form!r}. "
-            "Build it anew."
-        )
-    if corpus is not None:
-        require_corpus(folder, built_over, corpus)
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        meta = {**stored, "corpus": str(stored["corpus"])}
+    require_same(folder, meta, {"format": form} | ({} if corpus is None else {"corpus": corpus}))
     return meta
-
-
-def require_corpus(folder: Path, built_over: str, corpus: str) -> None:
-    """Raises ``IndexMismatchError`` if an index was built over another corpus, by their fingerprints."""
-    if built_over != corpus:
-        raise IndexMismatchError(
-            f"The index in {folder} was built over another corpus (fingerprint "
-            f"{built_over[:12]}, the corpus at hand has {corpus[:12]}). Build it anew, or give "
-            "the corpus that it was built over."
-        )
 
 
 def claim(note: Path, mine: Mapping[str, Any]) -> None:
     """Writes the note of a new build, or checks that a resumed build has the same note."""
     if note.is_file():
-        require_same(note.parent, json.loads(note.read_text(encoding="utf-8")), mine)
-        return
+        return require_same(note.parent, json.loads(note.read_text(encoding="utf-8")), mine)
     note.parent.mkdir(parents=True, exist_ok=True)
     write_json(note, dict(mine))
 

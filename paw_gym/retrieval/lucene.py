@@ -20,10 +20,9 @@ from paw_gym.internals.files import new_folder, user_path
 from paw_gym.internals.printable import encodable
 from paw_gym.retrieval.corpus import Corpus, CorpusRetriever, CorpusSource, Ranked
 from paw_gym.retrieval.factory import RETRIEVERS
-from paw_gym.retrieval.index_files import IndexMismatchError, require_corpus
+from paw_gym.retrieval.index_files import IndexMismatchError, require_same
 
 _NOTE = "paw_corpus.json"
-_MOST_TERMS = 2**31 - 1
 _START = threading.Lock()
 
 
@@ -44,11 +43,7 @@ class LuceneRetriever(CorpusRetriever):
     """
 
     def __init__(
-        self,
-        corpus: CorpusSource,
-        index: str | Path | None = None,
-        k1: float = 0.9,
-        b: float = 0.4,
+        self, corpus: CorpusSource, index: str | Path | None = None, k1: float = 0.9, b: float = 0.4
     ) -> None:
         self.corpus = Corpus.open(corpus)
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
@@ -70,7 +65,7 @@ class LuceneRetriever(CorpusRetriever):
 def open_searcher(folder: Path, k1: float, b: float) -> Any:
     """Anserini's searcher over an index, with these parameters of BM25."""
     # otherwise Lucene refuses queries of more than 1,024 different terms; other queries do not change
-    java_class("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(_MOST_TERMS)
+    java_class("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(2**31 - 1)
     searcher = java_class("io.anserini.search.SimpleSearcher")(str(folder))
     searcher.set_bm25(k1, b)
     return searcher
@@ -80,8 +75,8 @@ def build_lucene_index(corpus: Corpus, folder: Path) -> None:
     """Indexes a corpus with Anserini, unless the folder holds its index; documents are named by position."""
     note = folder / _NOTE
     if note.is_file():
-        built_over = json.loads(note.read_text(encoding="utf-8"))["corpus"]
-        return require_corpus(folder, built_over, corpus.fingerprint)
+        built = json.loads(note.read_text(encoding="utf-8"))
+        return require_same(folder, built, {"corpus": corpus.fingerprint})
     if folder.is_dir() and any(folder.iterdir()):
         raise IndexMismatchError(
             f"{folder} is not an index that this program built ({_NOTE} is missing). Choose another "

@@ -241,7 +241,7 @@ for _agent in AGENTS:
 # --- logs ---------------------------------------------------------------------------------------------
 
 
-def write_log(result_path: Path) -> Path:
+def write_log(result_path: Path) -> None:
     """Writes a result and its episodes as ``result.eval`` beside them; failed tasks have no score."""
     result = json.loads(result_path.read_text(encoding="utf-8"))
     model, epochs, samples = result["model"] or result["agent"], Counter[str](), []
@@ -272,9 +272,7 @@ def write_log(result_path: Path) -> Path:
         stats=EvalStats(started_at=began, completed_at=ended.isoformat()),
         samples=samples,
     )
-    path = result_path.with_suffix(".eval")
-    write_eval_log(log, str(path))
-    return path
+    write_eval_log(log, str(result_path.with_suffix(".eval")))
 
 
 def _sample(episode: Episode, epoch: int, model: str) -> EvalSample:

@@ -317,7 +317,7 @@ def test_a_folder_that_is_there_is_filled_kept_or_refused(
     for _ in range(2):  # made, and there already
         lucene.build_lucene_index(Corpus.open(small_corpus), tmp_path / "index")
         assert (tmp_path / "index" / "segments").read_text() == "made"
-    with pytest.raises(IndexMismatchError, match="was built over another corpus"):
+    with pytest.raises(IndexMismatchError, match="was built with another corpus"):
         lucene.build_lucene_index(Corpus.open([("a", "b")]), tmp_path / "index")
 
 
