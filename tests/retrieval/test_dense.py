@@ -63,9 +63,8 @@ def exact(
     corpus: Corpus, queries: Sequence[str], encoder: WordEncoder, top_k: int
 ) -> list[list[str]]:
     """The nearest passages by NumPy."""
-    scores = (
-        encoder.encode_queries(queries) @ encoder.encode_queries([p.contents for p in corpus]).T
-    )
+    passages = encoder.encode_queries([p.contents for p in corpus])
+    scores = encoder.encode_queries(queries) @ passages.T
     return [[str(i) for i in np.argsort(-row, kind="stable")[:top_k]] for row in scores]
 
 
@@ -294,10 +293,8 @@ def test_vectors_are_those_of_e5s_recipe(model: Path, monkeypatch: pytest.Monkey
 
 
 def test_an_index_knows_the_model_it_was_built_with(model: Path, tmp_path: Path) -> None:
-    corpus, settings = (
-        Corpus.open([("b", "bees make honey"), ("o", "oak is a tree")]),
-        {"device": "cpu"},
-    )
+    corpus = Corpus.open([("b", "bees make honey"), ("o", "oak is a tree")])
+    settings = {"device": "cpu"}
     build_dense_index(corpus, make_encoder(str(model), **settings), tmp_path / "index")
     retriever = DenseRetriever(corpus, tmp_path / "index", str(model), settings)
     query, passage = (by_hand(model, [f"{p}: bees make honey"])[0] for p in ("query", "passage"))

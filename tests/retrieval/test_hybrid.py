@@ -9,11 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paw_gym.retrieval import (
-    Hit,
-    HybridRetriever,
-    make_retriever,
-)
+from paw_gym.retrieval import Hit, HybridRetriever, make_retriever
 
 
 def listed(ids: Sequence[str]) -> Any:
