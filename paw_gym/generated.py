@@ -89,8 +89,9 @@ def sample_of_split(
     for _ in range(_TRIES):
         candidate = sample(rng)
         name = key(candidate)
-        hint = "a str, such as repr(content)"
-        expect(isinstance(name, str), f"key of {candidate!r:.60} gives", name, hint, "key")
+        if not isinstance(name, str):
+            hint = "a str, such as repr(content)"
+            expect(False, f"key of {candidate!r:.60} gives", name, hint, "key")
         if split_of_key(name, SPLITS) == split:
             return candidate
     raise ValueError(

@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from paw_gym.contract.subject import (
     JUNK,
@@ -22,23 +21,28 @@ from paw_gym.contract.subject import (
     require,
     start,
 )
-from paw_gym.core import INFO_KEYS, TextEnv
+from paw_gym.core import INFO_KEYS, Outcome, TextEnv
 from paw_gym.internals.canonical import require_json
 from paw_gym.internals.printable import counted
+from paw_gym.internals.validation import check_first_outcome, check_outcome
 from paw_gym.transition import Episode, read_jsonl, read_parquet, write_jsonl, write_parquet
+
+_OF_OUTCOME = ("success", "score", "action_is_valid", "admissible_actions")
+"""keys of ``info`` that ``Outcome`` has too"""
 
 
 def info_keys(subject: Subject) -> str:
-    """``info`` holds the contract's keys, and plain JSON values, at reset and at every step."""
+    """``info`` holds the contract's keys, of the right types, and plain JSON values, at every step."""
     count = 0
     for script in subject.scripts:
         for number, moment in enumerate(replay(subject.make(), script)):
-            _check_info(moment.info, script.task_id, "reset" if number == 0 else f"step {number}")
+            _check_moment(moment, script.task_id, "reset" if number == 0 else f"step {number}")
             count += 1
     return counted(count, "info")
 
 
-def _check_info(info: dict[str, Any], task_id: str, where: str) -> None:
+def _check_moment(moment: Moment, task_id: str, where: str) -> None:
+    info = moment.info
     missing = [key for key in INFO_KEYS if key not in info]
     require(not missing, f"info at {where} lacks {', '.join(map(repr, missing))}.")
     require(
@@ -49,6 +53,10 @@ def _check_info(info: dict[str, Any], task_id: str, where: str) -> None:
         require_json(info, "info")
     except TypeError as error:
         raise ContractViolation(f"info at {where} is not plain JSON values: {error}") from error
+    # the core has checked these, but an environment's own reset, step or _info may replace them
+    check = check_first_outcome if where == "reset" else check_outcome
+    given = {key: info[key] for key in _OF_OUTCOME}
+    check(Outcome(moment.observation, moment.reward, moment.terminated, **given), where)
 
 
 def admissible_actions(subject: Subject) -> str:
@@ -93,7 +101,7 @@ def invalid_actions(subject: Subject) -> str:
                 f"step({junk!r:.60}) raised {type(error).__name__}: {error}. An action that is not "
                 "accepted must say so in the observation and in info['action_is_valid']."
             ) from error
-        _check_info(moment.info, subject.task_ids[0], f"step({junk!r:.40})")
+        _check_moment(moment, subject.task_ids[0], f"step({junk!r:.40})")
         if listed is not None and junk not in listed:
             require(
                 not moment.info["action_is_valid"],

@@ -39,7 +39,7 @@ def run_isolated(work: Work, names: Sequence[str], limit: float) -> Iterator[Che
     check has failed, and those after it are skipped.
     """
     results = _results(work, list(names), limit)
-    first = next(results)  # raises what a wrong argument raises
+    first = next(results, None)  # raises what a wrong argument raises
     return results if first is None else chain([first], results)
 
 

@@ -169,6 +169,8 @@ class BoxEnv(TextEnv):
             truncated = False
         if self.defect == "early truncation" and self._steps == 5:
             truncated = self._over = True
+        if self.defect == "bytes":
+            observation = observation.encode()  # type: ignore[assignment]
         return observation, reward, terminated, truncated, info
 
     def _info(self, outcome: Outcome) -> dict[str, Any]:
@@ -176,6 +178,9 @@ class BoxEnv(TextEnv):
         if self.defect == "missing key":
             del info["score"]
         wrong: dict[str, dict[str, Any]] = {
+            "int for bool": {"success": int(info["success"])},
+            "number for an action": {"admissible_actions": [1]},
+            "score of 3": {"score": 3.0},
             "tuple of actions": {"admissible_actions": ("look",)},
             "not a number": {"score": float("nan")},
         }

@@ -53,6 +53,10 @@ DEFECTS = [
     ("shared state", "saved_state_is_frozen", "restored again"),
     ("uncopyable state", "copies", "Keep in it what can be copied"),
     ("missing key", "info_keys", "lacks 'score'"),
+    ("int for bool", "info_keys", "success is an int, 0; expected True or False"),
+    ("number for an action", "info_keys", "None or a list of str"),
+    ("score of 3", "info_keys", "a number from 0 to 1"),
+    ("bytes", "invalid_actions", "observation is a bytes"),
     ("tuple of actions", "info_keys", "holds a tuple"),
     ("numpy in info", "info_keys", "float64"),
     ("won at reset", "info_keys", "already True"),
@@ -112,6 +116,16 @@ def test_a_sound_environment_passes_from_its_class(box_env: Any) -> None:
     report.raise_for_failures()
     assert [result.name for result in report.results] == list(CHECKS)
     assert "20 steps" in report["truncation"].detail
+    assert not check_text_env(box_env, only=[]).results
+
+
+def test_an_expert_that_raises_beside_a_sound_solution_is_noticed(box_env: Any) -> None:
+    class Failing(box_env):
+        def expert(self) -> Any:
+            raise ZeroDivisionError("no advice")
+
+    report = check_text_env(Failing, only=["reference_solver"], time_limit=None)
+    assert "ZeroDivisionError: no advice" in report["reference_solver"].detail
 
 
 def parrot(task: Task, rng: Any) -> Any:
