@@ -209,13 +209,13 @@ class Storm:
         kill_every: float,
         seed: int = 0,
     ) -> None:
-        import gymnasium as gym
+        from paw_gym.registration import make_text_env
 
         self.port, self.pid = server
         self.env_id, self.sessions, self.clients = env_id, sessions, clients
         self.until, self.kill_every = time.monotonic() + seconds, kill_every
         self.rng = random.Random(seed)
-        self.make = lambda: gym.make(env_id, disable_env_checker=True).unwrapped
+        self.make = lambda: make_text_env(env_id).unwrapped
         self.tasks = list(self.make().tasks.ids)[:TASKS]
         self.known: list[str] = []
         """every session that was ever opened, by any client"""

@@ -44,10 +44,7 @@ def create_server(env_id: str, kwargs: dict[str, Any], sessions: int = 256) -> M
     """The server, for any transport of the package ``mcp``.
 
     A call that never returns keeps one of its threads: environments that may hang belong behind
-    ``paw serve gateway``, which stops them.
-
-    Args:
-        sessions: largest number at a time; one that is unused for an hour is closed.
+    ``paw serve gateway``, which stops them. A session that is unused for an hour is closed.
     """
     store = SessionStore(limit=sessions, limit_per_client=sessions)
     storing = threading.Lock()  # tools run in threads

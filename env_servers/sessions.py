@@ -18,9 +18,8 @@ class UnknownSessionError(ProblemError):
     """The client has no such session: closed, expired, another's, or the server began anew."""
 
     def __init__(self) -> None:
-        super().__init__(
-            404, "There is no such session: it was closed, it expired, or the server began anew."
-        )
+        words = "There is no such session: it was closed, it expired, or the server began anew."
+        super().__init__(404, words)
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,6 @@ _LONGEST = 500_000
 _DROP_SECONDS = 30.0
 
 _NO_EPISODE = "No episode is played here, or its worker died: call reset() first, or restore it."
-_RESET = "Call reset() to begin a new episode."
 
 Place = Callable[[], Awaitable[Worker | LocalFleet]]
 log = logging.getLogger("env_servers")
@@ -242,7 +241,8 @@ class Gateway:
             return await self._ask(place, body, seconds)
         except EnvironmentDiedError as error:
             session.end()
-            session.steps, session.lost = None, f"The environment failed: {error}. {_RESET}"
+            words = f"The environment failed: {error}. Call reset() to begin a new episode."
+            session.steps, session.lost = None, words
             event = {"event": "environment lost", "env_id": session.env_id}
             log.warning(json.dumps({**event, "reason": str(error)[:200]}))
             raise ProblemError(LOST, session.lost) from error

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import os
+import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections import deque
@@ -23,7 +24,6 @@ _LONGEST_LINE = 1 << 30
 """bytes of an answer"""
 _LONGEST_PAUSE = 30.0
 _PLACE_ATTEMPTS = 200
-
 _PROGRAM = "from env_servers.gateway.worker import main; main()"
 """as a module with -m, it would be imported twice, and Python would say so"""
 
@@ -66,7 +66,8 @@ class Worker:
     """
 
     def __init__(self, process: Process) -> None:
-        self._process = process
+        assert process.stdin is not None and process.stdout is not None
+        self._process, self._stdin, self._stdout = process, process.stdin, process.stdout
         self.calls: deque[_Call] = deque()
         """those that have no answer"""
         self._wake = asyncio.Event()
@@ -96,16 +97,19 @@ class Worker:
         ended.add_done_callback(lambda _: self._wake.set())
         reason = ""
         try:
-            await self._execute()
+            with suppress(EOFError):
+                await self._execute()
         except TimeoutError:
             slow = f"it took longer than {self.calls[0].seconds:g} s" if self.ready else ""
             reason = slow or "it did not start"
-        except EOFError:
-            pass
+        except Exception as problem:  # a pipe may close before its process is seen to end
+            log.warning("The way to a worker failed: %r", problem)
         finally:
             self.gone = True
-            with suppress(ProcessLookupError):
-                self._process.kill()
+            self._stdin.close()
+            if self._process.returncode is None:
+                with suppress(ProcessLookupError):  # Process.kill would take its status away
+                    os.kill(self._process.pid, signal.SIGKILL)
             code = await ended
             how = f"its process was killed by signal {-code}" if code < 0 else "its process ended"
             reason = reason or how
@@ -117,7 +121,6 @@ class Worker:
         return reason
 
     async def _execute(self) -> None:
-        assert self._process.stdin is not None
         await self._line(_READY_SECONDS)
         self.ready = True
         while True:
@@ -127,18 +130,17 @@ class Worker:
                 raise EOFError
             together = len(self.calls)
             bodies = [call.body for call in self.calls]
-            self._process.stdin.write(json.dumps(bodies).encode() + b"\n")
+            self._stdin.write(json.dumps(bodies).encode() + b"\n")
             await self._line(self.calls[0].seconds)
             for _ in range(together):
                 self._running = self.calls[0]
                 line = await self._line(self._running.seconds)
-                _settle(self.calls.popleft().answer, int(line[:3]), line[3:])
+                _settle(self.calls.popleft().answer, int(line[:3]), line[3:-1])
             self._running = None
 
     async def _line(self, seconds: float) -> bytes:
-        assert self._process.stdout is not None
         async with asyncio.timeout(seconds):
-            line = await self._process.stdout.readline()
+            line = await self._stdout.readline()
         if not line.endswith(b"\n"):
             raise EOFError
         return line
@@ -160,7 +162,8 @@ class Fleet:
 
     async def run(self) -> None:
         """Keeps the workers running, until it is cancelled."""
-        await asyncio.gather(*(self._keep_one() for _ in range(self._size)))
+        kept = (self._keep_one() for _ in range(self._size))
+        await asyncio.gather(*kept, return_exceptions=True)  # or it would wait for the first alone
 
     async def _keep_one(self) -> None:
         settings = {"modules": self._modules, "memory_mb": self._memory_mb, "parent": os.getpid()}
@@ -171,7 +174,7 @@ class Fleet:
                 process = await asyncio.create_subprocess_exec(
                     *command, stdin=PIPE, stdout=PIPE, start_new_session=True, limit=_LONGEST_LINE
                 )
-            except OSError as error:  # the machine has no room for a process just now
+            except (OSError, RuntimeError) as error:  # no room for a process just now
                 log.error("No worker could be started: %s", error)
                 await asyncio.sleep(_LONGEST_PAUSE)
                 continue

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from servers import wait_until
 
 from env_servers.gateway.settings import Offer, tokens_of
+from env_servers.gateway.workers import Fleet, WorkerGoneError
 from env_servers.problems import ProblemError
 from paw_gym import make_remote
 from paw_gym.remote import ServerUnavailableError, generator_text, set_generator
@@ -148,6 +149,26 @@ def test_one_that_dies_or_hangs_takes_its_session_alone(lone: RunningGateway, fa
     assert "1 ['after']" in lone.step(victim, "after", at=0)["answer"]["observation"]
 
 
+def test_a_worker_is_replaced_whatever_happens_on_the_way_to_it() -> None:
+    def fail(text: bytes) -> None:
+        raise RuntimeError("the handler is closed")  # as uvloop says of a worker that has just died
+
+    async def run() -> None:
+        fleet = Fleet(1)
+        running = asyncio.create_task(fleet.run())
+        first = await fleet.place()
+        first._stdin.write = fail  # type: ignore
+        with pytest.raises(WorkerGoneError):
+            await first.call({"op": "drop", "session": "x"}, 60)
+        second = await fleet.place()
+        assert second is not first
+        assert await second.call({"op": "drop", "session": "x"}, 60) == b"{}"
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(run())
+
+
 def test_what_an_environment_prints_is_no_answer(gateway: RunningGateway) -> None:
     session = gateway.open("tests/Trouble-v0")
     assert gateway.step(session, "print")["status"] == 200
@@ -243,6 +264,7 @@ def test_it_ends_with_sessions_open_and_leaves_no_workers(serve: Any, killed: bo
     assert len(workers) == 2
     status, said = gateway.stop(signal.SIGKILL if killed else signal.SIGTERM)
     assert killed or (status == -signal.SIGTERM and "Warning" not in said)
+    assert killed or not any(map(is_alive, workers))
     wait_until(lambda: not any(map(is_alive, workers)), "the workers are gone")
 
 
