@@ -88,7 +88,7 @@ def sample_of_split(
     rng = random.Random(f"{seed}/{split}")
     for _ in range(_TRIES):
         candidate = sample(rng)
-        name = key(candidate)
+        name: Any = key(candidate)
         if not isinstance(name, str):
             hint = "a str, such as repr(content)"
             expect(False, f"key of {candidate!r:.60} gives", name, hint, "key")

@@ -11,7 +11,7 @@ import hashlib
 import random
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import InitVar, dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -150,22 +150,24 @@ def _grid(
     instruction: str, actions: Sequence[str], transitions: Any, rows: Sequence[str]
 ) -> TabularGame:
     """A board of signs on which the agent walks; the states are its cells, row by row."""
-    columns = len(rows[0])
-
-    def show(state: int) -> str:
-        return "\n".join(_with_agent(rows, *divmod(state, columns)))
-
-    def event(before: int, action: str, step: Step) -> str:
-        if step.reward < -1:  # from the start, too, where a fall changes nothing
-            return "You fall off the cliff and are back at the start."
-        if step.state == before:
-            return "You stay where you are."
-        (row, column), (row_now, column_now) = divmod(before, columns), divmod(step.state, columns)
-        direction = _DIRECTIONS[row_now - row, column_now - column]
-        return f"You go {direction}." if direction == action else f"You slip and go {direction}."
-
     holes = {cell for cell, sign in enumerate("".join(rows)) if sign == "H"}
+    # no functions within this one: tasks can be pickled
+    show, event = partial(_show_grid, rows), partial(_walk_event, len(rows[0]))
     return TabularGame(instruction, actions, transitions, show, event, holes)
+
+
+def _show_grid(rows: Sequence[str], state: int) -> str:
+    return "\n".join(_with_agent(rows, *divmod(state, len(rows[0]))))
+
+
+def _walk_event(columns: int, before: int, action: str, step: Step) -> str:
+    if step.reward < -1:  # from the start, too, where a fall changes nothing
+        return "You fall off the cliff and are back at the start."
+    if step.state == before:
+        return "You stay where you are."
+    (row, column), (row_now, column_now) = divmod(before, columns), divmod(step.state, columns)
+    direction = _DIRECTIONS[row_now - row, column_now - column]
+    return f"You go {direction}." if direction == action else f"You slip and go {direction}."
 
 
 @lru_cache(maxsize=1024)

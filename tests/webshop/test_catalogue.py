@@ -121,8 +121,8 @@ def test_what_the_original_drops_or_fills_in(record: Any) -> None:
         ({"images": "http://host/a.jpg"}, "images is"),
         ({"full_description": ["a", "b"]}, "full_description is"),
         ({"small_description": [1]}, "small_description is"),
-        ({"customization_options": {"size": [{"value": 7}]}}, r"option 'size' is \[7\]"),
-        ({"customization_options": {"size": "small"}}, "Product 'B1' is not of the official form"),
+        ({"customization_options": {"size": [{"value": 7}]}}, "customization_options is"),
+        ({"customization_options": {"size": "small"}}, "customization_options is"),
     ],
 )
 def test_records_of_another_form_are_named(record: Any, changes: Any, words: str) -> None:

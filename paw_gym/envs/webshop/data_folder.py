@@ -104,12 +104,17 @@ def _parse_pricing(pricing: Any) -> tuple[str, tuple[float, ...]]:
 
 def _parse_options(raw: Any) -> tuple[tuple[str, tuple[str, ...]], ...]:
     options: dict[str, tuple[str, ...]] = {}
-    for name, contents in (raw or {}).items():
-        if contents is not None:
-            values = texts([content["value"] for content in contents], f"option {name!r}")
-            options[name.lower()] = tuple(
-                value.strip().replace("/", " | ").lower() for value in values
-            )
+    try:
+        for name, contents in (raw or {}).items():
+            if contents is not None:
+                values = texts([content["value"] for content in contents], name)
+                options[name.lower()] = tuple(
+                    value.strip().replace("/", " | ").lower() for value in values
+                )
+    except (AttributeError, KeyError, TypeError) as error:
+        raise TypeError(
+            f"customization_options is {raw!r:.60}, expected name -> list of objects with 'value'"
+        ) from error
     return tuple(options.items())
 
 
