@@ -17,13 +17,17 @@ from paw_gym.transition import Episode, Transition
 from paw_train.algorithms.experience import prepare
 from paw_train.algorithms.pool import collect
 from paw_train.algorithms.update import Updater
-from paw_train.losses.objective import ObjectiveSettings
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.scratch import word_tokenizer
 from paw_train.rollouts.policy import Request, Response, Sampling
 from paw_train.rollouts.rollout import Trajectory
 from paw_train.rollouts.tokens import ACTION, OBSERVATION, TokenRow
-from paw_train.settings import AlgorithmSettings, OptimizerSettings, WorldModelSettings
+from paw_train.settings import (
+    AlgorithmSettings,
+    ObjectiveSettings,
+    OptimizerSettings,
+    WorldModelSettings,
+)
 from paw_train.training.memory import ModelShape
 
 MAX_RETURN = 10.0

@@ -29,10 +29,9 @@ from gpu_model import (
     words,
 )
 
-from paw_train.losses.objective import ObjectiveSettings
 from paw_train.policies.local.policy import LocalPolicy, enable_recomputation
 from paw_train.rollouts.rollout import Trajectory, sampled_tokens
-from paw_train.settings import OptimizerSettings, Settings, load_settings
+from paw_train.settings import ObjectiveSettings, OptimizerSettings, Settings, load_settings
 from paw_train.training.memory import KNOWN, ModelShape, memory_of
 from paw_train.training.phases import GIB, Phase, local_phases
 

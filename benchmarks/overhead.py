@@ -33,12 +33,11 @@ from rich.console import Console
 from rich.table import Table
 
 from paw_train.evaluation import make_pool
-from paw_train.losses.objective import ObjectiveSettings
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer
 from paw_train.reporting.terminal import RunDisplay
 from paw_train.rollouts.rollout import Trajectory, rollout
-from paw_train.settings import OptimizerSettings, load_settings
+from paw_train.settings import ObjectiveSettings, OptimizerSettings, load_settings
 from paw_train.settings.model import ScratchModelSettings
 from paw_train.training.local import Run
 

@@ -16,11 +16,11 @@ from paw_train.algorithms.experience import Signals
 from paw_train.algorithms.muon import split_optimizers
 from paw_train.algorithms.pool import Pool
 from paw_train.losses.batch import Batch, MiniBatchTotals
-from paw_train.losses.objective import ObjectiveSettings, combined_loss, merge_metrics
+from paw_train.losses.objective import combined_loss, merge_metrics
 from paw_train.policies.local.guarded_step import GuardedStep, MasterWeights
 from paw_train.rollouts.scoring import collated, read_rows
 from paw_train.rollouts.tokens import TokenRow
-from paw_train.settings import OptimizerSettings, WorldModelSettings
+from paw_train.settings import ObjectiveSettings, OptimizerSettings, WorldModelSettings
 
 if TYPE_CHECKING:  # they import transformers, which takes seconds
     from paw_train.policies.local.policy import LocalPolicy, Reference

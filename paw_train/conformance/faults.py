@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from paw_train.conformance import equations
-from paw_train.conformance.protocol import Row
 from paw_train.conformance.recording import Episode, Objective, Outcome, Recording, Turn
+from paw_train.rollouts.tokens import ACTION, CONTEXT, OBSERVATION, TokenRow
 
-Pass = Callable[[Sequence[Row]], Outcome]
+Pass = Callable[[Sequence[TokenRow]], Outcome]
 """a trainer's losses and gradients for some rows"""
 
 
@@ -31,10 +31,10 @@ class Borders:
     """what the trainer is given"""
     objective: Callable[[Objective], Objective] = lambda objective: objective
     """what the trainer is asked to minimise"""
-    rows: Callable[[Recording, list[Row]], list[Row]] = lambda recording, rows: rows
+    rows: Callable[[Recording, list[TokenRow]], list[TokenRow]] = lambda recording, rows: rows
     advantages: Callable[[Recording, Tensor], Tensor] = lambda recording, values: values
     weights: Callable[[Recording, Objective, Tensor], Tensor] = lambda recording, objective, w: w
-    compute: Callable[[Pass, list[Row]], Outcome] = lambda run, rows: run(rows)
+    compute: Callable[[Pass, list[TokenRow]], Outcome] = lambda run, rows: run(rows)
     """the pass over the batch: a function of the trainer's own pass and the rows"""
 
 
@@ -54,34 +54,30 @@ class Fault:
 # --- rows -------------------------------------------------------------------------------------------
 
 
-def _map_rows(change: Callable[[Row], Row]) -> Borders:
+def _map_rows(change: Callable[[TokenRow], TokenRow]) -> Borders:
     return Borders(rows=lambda recording, rows: [change(row) for row in rows])
 
 
-def _columns(row: Row) -> tuple[list[Any], ...]:
-    return row.ids, row.roles, row.transitions, row.logprobs
-
-
-def _places(row: Row, role: str) -> dict[int, int]:
+def _places(row: TokenRow, role: int) -> dict[int, int]:
     """The transitions of the tokens with a role, by the token's position."""
-    marks = enumerate(zip(row.roles, row.transitions, strict=True))
+    marks = enumerate(zip(row.role, row.turn, strict=True))
     return {place: number for place, (own, number) in marks if own == role}
 
 
-def _marked(row: Row, role: str, places: Mapping[int, int]) -> Row:
+def _marked(row: TokenRow, role: int, places: Mapping[int, int]) -> TokenRow:
     """The row with exactly the given positions marked with a role and their transitions."""
-    roles: list[Any] = ["prompt" if r == role else r for r in row.roles]
-    numbers = [-1 if r == role else n for r, n in zip(row.roles, row.transitions, strict=True)]
+    roles = [CONTEXT if r == role else r for r in row.role]
+    numbers = [-1 if r == role else n for r, n in zip(row.role, row.turn, strict=True)]
     for place, number in places.items():
         if 0 < place < len(row.ids):
             roles[place], numbers[place] = role, number
-    return replace(row, roles=roles, transitions=numbers)
+    return replace(row, role=roles, turn=numbers)
 
 
-def _shifted(role: str, by: int, first: bool = True) -> Borders:
+def _shifted(role: int, by: int, first: bool = True) -> Borders:
     """Moves the mask of a role; ``first`` says whether that of a row's first transition moves too."""
 
-    def change(row: Row) -> Row:
+    def change(row: TokenRow) -> TokenRow:
         places = _places(row, role)
         kept = -1 if first else min(places.values())
         return _marked(row, role, {t if n == kept else t + by: n for t, n in places.items()})
@@ -89,30 +85,27 @@ def _shifted(role: str, by: int, first: bool = True) -> Borders:
     return _map_rows(change)
 
 
-def _observations_as_actions(row: Row) -> Row:
-    roles: list[Any] = ["action" if r == "env_output" else r for r in row.roles]
-    return replace(row, roles=roles)
+def _observations_as_actions(row: TokenRow) -> TokenRow:
+    return replace(row, role=[ACTION if r == OBSERVATION else r for r in row.role])
 
 
-def _without_end_tokens(row: Row) -> Row:
-    places = _places(row, "action")
-    return _marked(row, "action", {t: n for t, n in places.items() if places.get(t + 1) == n})
+def _without_end_tokens(row: TokenRow) -> TokenRow:
+    places = _places(row, ACTION)
+    return _marked(row, ACTION, {t: n for t, n in places.items() if places.get(t + 1) == n})
 
 
-def _rewritten(role: str, tokens: Callable[[Recording, Turn, list[int]], list[int]]) -> Borders:
+def _rewritten(role: int, tokens: Callable[[Recording, Turn, list[int]], list[int]]) -> Borders:
     """Replaces the tokens of each action, or of each observation."""
 
-    def change(recording: Recording, row: Row) -> Row:
-        result = Row([], [], [], [])
-        marks = zip(*_columns(row), strict=True)
-        for (own, number), span in groupby(marks, lambda token: (token[1], token[2])):
-            ids, _, _, logprobs = map(list, zip(*span, strict=True))
+    def change(recording: Recording, row: TokenRow) -> TokenRow:
+        result, start = TokenRow(), 0
+        for (own, number), span in groupby(zip(row.role, row.turn, strict=True)):
+            part = slice(start, start := start + len(list(span)))
+            ids = row.ids[part]
             if own == role:
                 ids = tokens(recording, recording.turns[number], ids)
-            count = len(ids)
-            added = ids, [own] * count, [number] * count, [*logprobs, *[0.0] * count][:count]
-            for column, values in zip(_columns(result), added, strict=True):
-                column.extend(values)
+            logprob = [*row.logprob[part], *[0.0] * len(ids)][: len(ids)]
+            result.append(ids, own, number, logprob)
         return result
 
     return Borders(rows=lambda recording, rows: [change(recording, row) for row in rows])
@@ -124,38 +117,38 @@ def _encoded(recording: Recording, turn: Turn, ids: list[int]) -> list[int]:
     return found + [i for i in ids[-1:] if i == recording.tokenizer.eos_token_id]
 
 
-def _without_last_observation(row: Row) -> Row:
-    end = 1 + max(_places(row, "action"))
-    return Row(*(values[:end] for values in _columns(row)))
+def _without_last_observation(row: TokenRow) -> TokenRow:
+    return row.cut(1 + max(_places(row, ACTION)))
 
 
-def _row_each_turn(rows: Sequence[Row], earlier: bool) -> list[Row]:
+def _row_each_turn(rows: Sequence[TokenRow], earlier: bool) -> list[TokenRow]:
     """Rows that end after each turn, in which earlier turns are trained again or not."""
     found = []
     for row in rows:
-        for number in sorted(set(row.transitions) - {-1}):
-            end = 1 + max(t for t, n in enumerate(row.transitions) if n == number)
-            cut = Row(*(values[:end] for values in _columns(row)))
-            for role in () if earlier else ("action", "env_output"):
+        for number in sorted(set(row.turn) - {-1}):
+            cut = row.cut(1 + max(t for t, n in enumerate(row.turn) if n == number))
+            for role in () if earlier else (ACTION, OBSERVATION):
                 own = {t: n for t, n in _places(cut, role).items() if n == number}
                 cut = _marked(cut, role, own)
             found.append(cut)
     return found
 
 
-def _two_in_a_row(recording: Recording, rows: list[Row]) -> list[Row]:
-    pairs = zip(rows[::2], rows[1::2], strict=True)
-    return [Row(*(a + b for a, b in zip(_columns(x), _columns(y), strict=True))) for x, y in pairs]
+def _two_in_a_row(recording: Recording, rows: list[TokenRow]) -> list[TokenRow]:
+    return [
+        TokenRow(a.ids + b.ids, a.role + b.role, a.turn + b.turn, a.logprob + b.logprob)
+        for a, b in zip(rows[::2], rows[1::2], strict=True)
+    ]
 
 
-def _template_as_observation(row: Row) -> Row:
+def _template_as_observation(row: TokenRow) -> TokenRow:
     """The row in which everything between two responses is part of an observation."""
-    actions, seen, places, current = _places(row, "action"), _places(row, "env_output"), {}, -1
+    actions, seen, places, current = _places(row, ACTION), _places(row, OBSERVATION), {}, -1
     for t in range(len(row.ids)):
         current = actions.get(t, current)
-        if current >= 0 and t not in actions and (t in seen or current < max(row.transitions)):
+        if current >= 0 and t not in actions and (t in seen or current < max(row.turn)):
             places[t] = current
-    return _marked(row, "env_output", places)
+    return _marked(row, OBSERVATION, places)
 
 
 # --- what the trainer is given ----------------------------------------------------------------------
@@ -269,7 +262,7 @@ def _unscaled(recording: Recording, objective: Objective, weights: Tensor) -> Te
 # --- the pass over the batch ------------------------------------------------------------------------
 
 
-def _averaged_micro_batches(run: Pass, rows: list[Row]) -> Outcome:
+def _averaged_micro_batches(run: Pass, rows: list[TokenRow]) -> Outcome:
     first, second = (run(part) for part in (rows[: len(rows) // 3], rows[len(rows) // 3 :]))
     return Outcome(
         (first.policy_loss + second.policy_loss) / 2,
@@ -278,9 +271,9 @@ def _averaged_micro_batches(run: Pass, rows: list[Row]) -> Outcome:
     )
 
 
-def _padding_counted(run: Pass, rows: list[Row]) -> Outcome:
+def _padding_counted(run: Pass, rows: list[TokenRow]) -> Outcome:
     found = run(rows)
-    tokens = sum(row.roles.count("action") for row in rows)
+    tokens = sum(row.role.count(ACTION) for row in rows)
     share = tokens / (len(rows) * max(len(row.ids) for row in rows))
     gradients = {name: g * share for name, g in found.gradients.items()}
     return Outcome(found.policy_loss * share, found.world_model_loss * share, gradients)
@@ -299,19 +292,19 @@ _PLANTED: Mapping[str, Mapping[str, Borders | None]] = {
         # Tokens of the next observation are in the policy loss.
         "observation_in_policy_loss": _map_rows(_observations_as_actions),
         # The mask of actions is one token too far to the left.
-        "action_mask_early": _shifted("action", -1),
+        "action_mask_early": _shifted(ACTION, -1),
         # The mask of actions is one token too far to the right.
-        "action_mask_late": _shifted("action", 1),
+        "action_mask_late": _shifted(ACTION, 1),
         # From the second turn on, masks are placed by the length of a prefix measured elsewhere.
-        "mask_by_measured_prefix": _shifted("action", 2, first=False),
+        "mask_by_measured_prefix": _shifted(ACTION, 2, first=False),
         # The last token of each response (its end token, if it has one) is not trained.
         "end_token_untrained": _map_rows(_without_end_tokens),
         # Responses are tokenised again from their text.
-        "retokenised_turns": _rewritten("action", _encoded),
+        "retokenised_turns": _rewritten(ACTION, _encoded),
         # Consecutive results are rendered one by one, with a turn boundary that the template does not
         # write.
         "results_as_messages": _rewritten(
-            "env_output", lambda r, _, ids: [*ids, r.tokenizer.convert_tokens_to_ids("<user>")]
+            OBSERVATION, lambda r, _, ids: [*ids, r.tokenizer.convert_tokens_to_ids("<user>")]
         ),
         # A dialogue becomes one row a turn, and each row trains the earlier turns again.
         "prefix_counted_twice": Borders(
@@ -387,7 +380,7 @@ _PLANTED: Mapping[str, Mapping[str, Borders | None]] = {
         # The observation after the last action is not part of the row.
         "last_observation_lost": _map_rows(_without_last_observation),
         # The mask of observations is one token too far to the right.
-        "world_model_mask_late": _shifted("env_output", 1),
+        "world_model_mask_late": _shifted(OBSERVATION, 1),
         # The world-model loss reads the prompt's text around the observation, too.
         "world_model_on_prompts": _map_rows(_template_as_observation),
         # The world-model loss keeps the tokens that are predicted well (no clip at rho).

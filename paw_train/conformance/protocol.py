@@ -3,28 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from paw_train.conformance.recording import Objective, Outcome, Recording, Role
-
-
-@dataclass(frozen=True)
-class Row:
-    """One sequence of T tokens as the trainer's model reads it, without padding."""
-
-    ids: list[int]
-    """[T]"""
-    roles: list[Role]
-    """[T] ``action``: the policy loss reads the token; ``env_output``: the world-model loss may; else
-    ``prompt``"""
-    transitions: list[int]
-    """[T] number of the transition that an action or an observation belongs to (``Turn.number``); -1 for
-    prompts"""
-    logprobs: list[float]
-    """[T] log-probability of each action token when it was sampled, in nats; 0 elsewhere"""
+from paw_train.conformance.recording import Objective, Outcome, Recording
+from paw_train.rollouts.tokens import TokenRow
 
 
 @runtime_checkable
@@ -39,8 +23,12 @@ class Trainer(Protocol):
     objectives: Sequence[str]
     """the objectives in ``recording.OBJECTIVES`` that it trains"""
 
-    def token_batch(self, recording: Recording, objective: Objective) -> list[Row]:
-        """The rows that the trainer makes from the episodes, in any order and number."""
+    def token_batch(self, recording: Recording, objective: Objective) -> list[TokenRow]:
+        """The rows that the trainer's model reads, in any order and number, without padding.
+
+        ``ids``, ``role``, ``turn`` and ``logprob`` of each are read. A role says that the policy loss reads a
+        token, or that the world-model loss may; the turn is its transition's ``Turn.number``, -1 for context.
+        """
 
     def advantages(self, recording: Recording, objective: Objective) -> Tensor:
         """[N] advantage of each transition."""
@@ -51,7 +39,7 @@ class Trainer(Protocol):
     def loss_and_gradients(
         self,
         recording: Recording,
-        rows: Sequence[Row],
+        rows: Sequence[TokenRow],
         advantages: Tensor,
         weights: Tensor,
         objective: Objective,

@@ -21,8 +21,6 @@ FOLDER = Path(__file__).with_name("recorded")
 WEIGHTS = ("policy", "sampler", "reference")
 """the policy at this step of the update; the one that sampled; the one that KL is measured against"""
 
-Role = Literal["prompt", "action", "env_output"]
-"""what a token is: sampled by the policy, part of the next observation, or neither (``prompt``)"""
 Span = tuple[int, int]
 """[start, end) in tokens"""
 

@@ -18,17 +18,17 @@ from torch import Tensor
 
 from paw_gym.internals.constructors import import_named
 from paw_train.conformance.faults import FAULTS, Borders, Fault
-from paw_train.conformance.protocol import Row, Trainer
+from paw_train.conformance.protocol import Trainer
 from paw_train.conformance.recording import (
     OBJECTIVES,
     KnownGood,
     Objective,
     Outcome,
     Recording,
-    Role,
     known_good,
     load,
 )
+from paw_train.rollouts.tokens import ACTION, CONTEXT, OBSERVATION, TokenRow
 
 ENGINES = {
     "local": "paw_train.conformance.engines.local:LocalTrainer",
@@ -72,8 +72,6 @@ class Finding:
     """the issue that reported such a fault (``Fault.reported``)"""
     checks: list[str] = field(default_factory=list)
     """the checks that failed"""
-    planted_in: str = ""
-    """``trainer``: in its own code; ``border``: between its methods"""
     message: str = ""
     """the reason, the error, or the first deviation"""
 
@@ -159,17 +157,16 @@ def plant(trainer: Trainer, fault: Fault) -> Finding:
     if own is None and fault.borders is None:
         reason = "only the trainer's own code can have it, and the trainer has no plant() for it"
         return found("not planted", message=reason)
-    where = "border" if own is None else "trainer"
     borders = fault.borders if own is None and fault.borders else Borders()
     try:
         with own or nullcontext():
             deviations = compare(trainer, fault.objective, borders)
     except ValueError as error:
-        return found("refused", planted_in=where, message=str(error))
+        return found("refused", message=str(error))
     if not deviations:
-        return found("missed", planted_in=where)
+        return found("missed")
     checks = list(dict.fromkeys(deviation.check for deviation in deviations))
-    return found("caught", checks=checks, planted_in=where, message=deviations[0].message)
+    return found("caught", checks=checks, message=deviations[0].message)
 
 
 def compare(trainer: Trainer, objective: str, borders: Borders) -> list[Deviation]:
@@ -193,27 +190,22 @@ def compare(trainer: Trainer, objective: str, borders: Borders) -> list[Deviatio
 # --- the checks ------------------------------------------------------------------------------------------
 
 
-def expected_rows(recording: Recording, objective: Objective) -> list[Row]:
+def expected_rows(recording: Recording, objective: Objective) -> list[TokenRow]:
     """One row for each episode, made from the recorded spans."""
     rows = []
     for episode in recording.episodes:
-        size = len(episode.ids)
-        roles: list[Role] = ["prompt"] * size
-        transitions, logprobs = [-1] * size, [0.0] * size
+        row = TokenRow(list(episode.ids))
         for turn in episode.turns:
-            marks: tuple[tuple[Role, tuple[int, int]], ...] = (
-                ("action", turn.action_tokens),
-                ("env_output", turn.observation_tokens),
-            )
+            marks = (ACTION, turn.action_tokens), (OBSERVATION, turn.observation_tokens)
             for role, (start, end) in marks:
-                roles[start:end] = [role] * (end - start)
-                transitions[start:end] = [turn.number] * (end - start)
-            logprobs[slice(*turn.action_tokens)] = turn.logprobs[objective.name]
-        rows.append(Row(list(episode.ids), roles, transitions, logprobs))
+                row.role[start:end] = [role] * (end - start)
+                row.turn[start:end] = [turn.number] * (end - start)
+            row.logprob[slice(*turn.action_tokens)] = turn.logprobs[objective.name]
+        rows.append(row)
     return rows
 
 
-def row_deviations(found: Sequence[Row], expected: Sequence[Row]) -> list[Deviation]:
+def row_deviations(found: Sequence[TokenRow], expected: Sequence[TokenRow]) -> list[Deviation]:
     """Differences in tokens with a role, each with all that precedes it, and in log-probabilities."""
     ours, theirs = list(_learned(found)), list(_learned(expected))
     have, wanted = (Counter(place for place, _ in side) for side in (ours, theirs))
@@ -225,24 +217,24 @@ def row_deviations(found: Sequence[Row], expected: Sequence[Row]) -> list[Deviat
             "should not be, or follow another context"
         )
         deviations.append(Deviation("tokens", message))
-    known = {ids: value for (role, _, ids), value in theirs if role == "action"}
-    gaps = [abs(v - known[ids]) for (role, _, ids), v in ours if role == "action" and ids in known]
+    known = {ids: value for (role, _, ids), value in theirs if role == ACTION}
+    gaps = [abs(v - known[ids]) for (role, _, ids), v in ours if role == ACTION and ids in known]
     if max(gaps, default=0.0) > TOLERANCE["log-probabilities"]:
         message = f"a token's log-probability at sampling differs by {max(gaps):.4g} nats"
         deviations.append(Deviation("log-probabilities", message))
     return deviations
 
 
-_Place = tuple[str, int, tuple[int, ...]]
+_Place = tuple[int, int, tuple[int, ...]]
 """role, transition, all ids up to the token and the token itself"""
 
 
-def _learned(rows: Sequence[Row]) -> Iterator[tuple[_Place, float]]:
+def _learned(rows: Sequence[TokenRow]) -> Iterator[tuple[_Place, float]]:
     """The tokens that have a role, and their log-probabilities."""
     for row in rows:
-        marks = zip(row.roles, row.transitions, row.logprobs, strict=True)
+        marks = zip(row.role, row.turn, row.logprob, strict=True)
         for t, (role, transition, logprob) in enumerate(marks):
-            if role != "prompt":
+            if role != CONTEXT:
                 yield (role, transition, tuple(row.ids[: t + 1])), logprob
 
 

@@ -9,7 +9,7 @@ All `[B, T]` tensors are aligned with the token ids: position `t` holds what bel
 Everything is a pure function of its arguments; no model is called here.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -21,19 +21,6 @@ from paw_train.losses.world_model import predicted_well, token_losses
 from paw_train.metrics import merge_rule
 from paw_train.settings.algorithm import ObjectiveSettings
 from paw_train.settings.world_model import WorldModelSettings
-
-__all__ = [
-    "Batch",
-    "LossOutput",
-    "MiniBatchTotals",
-    "ObjectiveSettings",
-    "Surrogate",
-    "aggregate",
-    "clipped_surrogate",
-    "combined_loss",
-    "k3_divergence",
-    "merge_metrics",
-]
 
 MAX_LOG_RATIO = 20.0
 """Log-ratios are clamped here before `exp`, so that one token far from the old policy gives a large
@@ -172,13 +159,10 @@ def merge_metrics(parts: Iterable[dict[str, Tensor]]) -> dict[str, float]:
     for part in parts:
         for name, value in part.items():
             collected.setdefault(name, []).append(value)
-    return {name: _merge(name, values) for name, values in collected.items()}
-
-
-def _merge(name: str, values: Sequence[Tensor]) -> float:
-    stacked = torch.stack(list(values))
-    merged: Tensor = getattr(stacked, merge_rule(name))()
-    return merged.item()
+    merged = {
+        name: getattr(torch.stack(values), merge_rule(name))() for name, values in collected.items()
+    }
+    return {name: value.item() for name, value in merged.items()}
 
 
 def _bounded(log_ratio: Tensor) -> Tensor:

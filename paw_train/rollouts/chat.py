@@ -8,25 +8,12 @@ control tokens read as plain text, so nothing that an environment prints can end
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from paw_gym.internals.replies import stop_end, thoughts, truncate
 
 _USER, _AGENT, _AGAIN = "\x02user\x02", "\x02agent\x02", "\x02again\x02"
 _HALF_CHARACTER = "\ufffd"
-
-
-@dataclass(frozen=True, slots=True)
-class ChatPieces:
-    """The text of a chat template around the contents."""
-
-    opening: str
-    """before the first user message"""
-    ask: str
-    """after a user message: the model is to answer"""
-    bridge: str
-    """between an answer and the next user message"""
 
 
 class ChatFormat:
@@ -41,11 +28,9 @@ class ChatFormat:
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
-        self.pieces = _pieces(tokenizer)
-        self.opening = self._control(self.pieces.opening)
-        self.ask = self._control(self.pieces.ask)
-        self.bridge = self._control(self.pieces.bridge)
-        self.thought_opened = thoughts(self.pieces.ask).unclosed
+        pieces = _pieces(tokenizer)
+        self.opening, self.ask, self.bridge = map(self._control, pieces)
+        self.thought_opened = thoughts(pieces[1]).unclosed
         """the template begins the model's thought, so its responses begin inside one"""
         self.end_id: int | None = self.bridge[0] if self.bridge else tokenizer.eos_token_id
         ends = {self.end_id, getattr(tokenizer, "eos_token_id", None)}
@@ -146,7 +131,8 @@ class ChatFormat:
         return str(self.tokenizer.decode(ids, skip_special_tokens=False))
 
 
-def _pieces(tokenizer: Any) -> ChatPieces:
+def _pieces(tokenizer: Any) -> tuple[str, str, str]:
+    """The template's text before the first message, after a user's message, and after an answer."""
     if not getattr(tokenizer, "chat_template", None):
         raise ValueError(
             f"The tokenizer {tokenizer.name_or_path!r} has no chat template, so a prompt cannot be "
@@ -176,7 +162,7 @@ def _pieces(tokenizer: Any) -> ChatPieces:
             "`{% if add_generation_prompt %}...{% endif %}` at its end and save it with the model."
         )
     bridge = text.split(_AGENT)[1].split(_AGAIN)[0]
-    return ChatPieces(opening, ask, bridge)
+    return opening, ask, bridge
 
 
 class StopStrings:
@@ -204,7 +190,13 @@ class StopStrings:
         token = ids[-1]
         if token in self.chat.end_ids:
             return True
-        if not self.texts or not self._may_complete(token):
+        if not self.texts:
+            return False
+        if token not in self._completing:
+            text = self.chat.raw([token])
+            last = self._always or _HALF_CHARACTER in text or any(c in text for c in self._last)
+            self._completing[token] = last
+        if not self._completing[token]:
             return False
         tail = self._tail(ids)
         if not any(text in tail for text in self.texts):
@@ -215,14 +207,6 @@ class StopStrings:
     def truncate(self, text: str) -> str:
         """A response's text up to and including the stop text that came first (``replies.truncate``)."""
         return truncate(text, self.texts, self.chat.thought_opened)
-
-    def _may_complete(self, token: int) -> bool:
-        found = self._completing.get(token)
-        if found is None:
-            text = self.chat.raw([token])
-            found = self._always or _HALF_CHARACTER in text or any(c in text for c in self._last)
-            self._completing[token] = found
-        return found
 
     def _tail(self, ids: Sequence[int]) -> str:
         """The decoded end of the response, long enough to hold any stop text and the last token."""

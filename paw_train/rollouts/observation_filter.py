@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 from paw_train.rollouts.rollout import Trajectory
@@ -79,9 +79,6 @@ def text_of_tokens(ids: Sequence[int], tokenizer: Any) -> tuple[str, list[int]]:
     text = tokenizer.decode(list(ids))
     pieces = [tokenizer.decode([i]) for i in ids]
     if "".join(pieces) == text:
-        lengths = [0]
-        for piece in pieces:
-            lengths.append(lengths[-1] + len(piece))
-        return text, lengths[1:]
+        return text, list(accumulate(map(len, pieces)))
     # a character of several tokens, or spaces that depend on the neighbours
     return text, [len(tokenizer.decode(list(ids[: k + 1]))) for k in range(len(ids))]

@@ -151,13 +151,3 @@ def complete(
         for i, messages in enumerate(dialogues)
     ]
     return policy.session(sampling, growing=False).respond(requests) if requests else []
-
-
-def require_trainable(policy: Policy) -> None:
-    """Raises ``ValueError`` for a policy whose responses cannot be learned from."""
-    if not policy.trainable:
-        raise ValueError(
-            f"{type(policy).__name__} gives text without token ids and log-probabilities, so it can "
-            "be evaluated but not trained. Train a model that runs here (model.path=FOLDER) and "
-            "evaluate others with `paw eval`."
-        )

@@ -16,8 +16,6 @@ from paw_train.rollouts.policy import (
     Policy,
     Request,
     Response,
-    Session,
-    require_trainable,
     response_seed,
 )
 from paw_train.rollouts.rows import append_transition
@@ -77,7 +75,12 @@ def rollout(
         ValueError: rows are wanted, but the policy gives none, or samples a truncated distribution.
     """
     if keep_tokens:
-        require_trainable(policy)
+        if not policy.trainable:
+            raise ValueError(
+                f"{type(policy).__name__} gives text without token ids and log-probabilities, so it can "
+                "be evaluated but not trained. Train a model that runs here (model.path=FOLDER) and "
+                "evaluate others with `paw eval`."
+            )
         require_whole_distribution(settings)
     seed = _sampling_seed(generator)
     pool.reset(task_ids)
@@ -85,7 +88,9 @@ def rollout(
     if not pool.active:
         return trajectories
     recorder = TokenRecorder(policy.chat, pool) if policy.chat else None
-    session = _session(policy, pool, settings)
+    first = pool.env_of(pool.active[0])
+    sampling = settings.sampling(first.template.closing_tags)
+    session = policy.session(sampling, growing=first.mode == "conversation")
     while pool.active:
         if recorder:
             recorder.open(settings.max_prompt_tokens)
@@ -105,13 +110,6 @@ def rollout(
     if keep_tokens and recorder:
         _hand_over(trajectories, recorder.rows)
     return trajectories
-
-
-def _session(policy: Policy, pool: EnvPool, settings: RolloutSettings) -> Session:
-    """A session for the active episodes."""
-    first = pool.env_of(pool.active[0])
-    sampling = settings.sampling(first.template.closing_tags)
-    return policy.session(sampling, growing=first.mode == "conversation")
 
 
 def sampled_tokens(trajectories: Sequence[Trajectory]) -> int:

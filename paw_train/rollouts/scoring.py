@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,16 +15,6 @@ from paw_train.rollouts.tokens import ACTION, OBSERVATION, TokenRow, micro_batch
 
 Score = Callable[[Tensor, Tensor, Tensor, int], TokenScores]
 """(input ids [B, T], numbers ``b * T + t`` of P tokens, temperature [P], entropies wanted) -> scores"""
-
-
-class Reader(Protocol):
-    """A reader of batches of rows: a policy, or a critic."""
-
-    @property
-    def device(self) -> torch.device: ...
-
-    @property
-    def pad_id(self) -> int: ...
 
 
 def collate(rows: Sequence[TokenRow], pad_id: int) -> Batch:
@@ -43,9 +33,8 @@ def collate(rows: Sequence[TokenRow], pad_id: int) -> Batch:
     def padded(name: str, fill: int = 0, dtype: type = np.float32) -> Tensor | None:
         if getattr(rows[0], name) is None:
             return None
-        result: np.ndarray = np.full(
-            shape, fill, dtype
-        )  # reads lists several times as fast as torch
+        # numpy reads lists several times as fast as torch
+        result: np.ndarray = np.full(shape, fill, dtype)
         for b, row in enumerate(rows):
             result[b, : len(row.ids)] = getattr(row, name)
         return torch.from_numpy(result)
@@ -79,7 +68,7 @@ def collated(rows: Sequence[TokenRow], pad_id: int, token_budget: int) -> list[B
 
 @torch.no_grad()
 def read_rows(
-    reader: Reader,
+    reader: Any,
     rows: Sequence[TokenRow],
     token_budget: int,
     read: Callable[[Batch], Tensor],
@@ -87,7 +76,7 @@ def read_rows(
     """Values of the tokens of each row, from forward passes over all rows, micro-batch by micro-batch.
 
     Args:
-        reader: gives the device.
+        reader: a policy or a critic; gives ``device`` and ``pad_id``.
         rows: of any lengths.
         token_budget: padded tokens of one forward pass; affects memory, not results.
         read: (batch on the reader's device) -> [B, T'] values, T' <= T.

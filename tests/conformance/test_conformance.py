@@ -19,7 +19,6 @@ from paw_train.conformance import suite  # noqa: E402
 from paw_train.conformance.engines.local import LocalTrainer  # noqa: E402
 from paw_train.conformance.equations import ADVANTAGES, solve, world_model_weights  # noqa: E402
 from paw_train.conformance.faults import FAULTS  # noqa: E402
-from paw_train.conformance.protocol import Row  # noqa: E402
 from paw_train.conformance.recording import OBJECTIVES, Outcome, known_good, load  # noqa: E402
 
 
@@ -28,7 +27,7 @@ class OfTheEquations:
 
     objectives: Sequence[str] = tuple(OBJECTIVES)
 
-    def token_batch(self, recording: Any, objective: Any) -> list[Row]:
+    def token_batch(self, recording: Any, objective: Any) -> Any:
         return suite.expected_rows(recording, objective)
 
     def advantages(self, recording: Any, objective: Any) -> Any:

@@ -20,12 +20,18 @@ from paw_train.algorithms.critic import Critic
 from paw_train.algorithms.experience import Signals, prepare
 from paw_train.algorithms.pool import collect
 from paw_train.algorithms.update import Updater, averaged, minibatches, optimizer_steps
-from paw_train.losses.objective import LossOutput, ObjectiveSettings
+from paw_train.losses.objective import LossOutput
 from paw_train.policies.local.guarded_step import TrainingDivergedError
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.rollouts.scoring import row_logprobs
 from paw_train.rollouts.tokens import TokenRow
-from paw_train.settings import AlgorithmSettings, CriticSettings, OptimizerSettings, Settings
+from paw_train.settings import (
+    AlgorithmSettings,
+    CriticSettings,
+    ObjectiveSettings,
+    OptimizerSettings,
+    Settings,
+)
 from paw_train.settings.rollout import RolloutSettings
 from paw_train.settings.world_model import WorldModelSettings
 from paw_train.training.openrlhf.learning import learn, shard_update

@@ -27,13 +27,13 @@ from paw_train.algorithms.estimator import (
 from paw_train.algorithms.experience import Prepared, Signals, prepare
 from paw_train.algorithms.pool import collect
 from paw_train.algorithms.update import Updater
-from paw_train.losses.objective import ObjectiveSettings
 from paw_train.rollouts.rows import transition_keys
 from paw_train.rollouts.scoring import collate
 from paw_train.rollouts.tokens import ACTION, CONTEXT, OBSERVATION
 from paw_train.settings import (
     AlgorithmSettings,
     CriticSettings,
+    ObjectiveSettings,
     OptimizerSettings,
     Settings,
     load_settings,

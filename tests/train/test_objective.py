@@ -15,7 +15,6 @@ from torch import Tensor
 from paw_train.algorithms.selection import plan_update
 from paw_train.losses.batch import Batch, MiniBatchTotals
 from paw_train.losses.objective import (
-    ObjectiveSettings,
     clipped_surrogate,
     combined_loss,
     k3_divergence,
@@ -23,6 +22,7 @@ from paw_train.losses.objective import (
 )
 from paw_train.metrics import METRICS
 from paw_train.rollouts.scoring import collate
+from paw_train.settings import ObjectiveSettings
 from paw_train.settings.world_model import WorldModelSettings
 
 OFF, PAW = WorldModelSettings.preset("off"), WorldModelSettings()

@@ -18,14 +18,18 @@ from paw_train.algorithms.pool import collect
 from paw_train.algorithms.update import Updater
 from paw_train.conformance.engines.shared import trajectories
 from paw_train.conformance.recording import OBJECTIVES, Recording, load
-from paw_train.losses.objective import ObjectiveSettings
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.scratch import piece_tokenizer
 from paw_train.rollouts.observation_filter import filtered, leave_out
 from paw_train.rollouts.rows import with_placebo
 from paw_train.rollouts.scoring import collate
 from paw_train.rollouts.tokens import CONTEXT, OBSERVATION, TokenRow
-from paw_train.settings import AlgorithmSettings, OptimizerSettings, WorldModelSettings
+from paw_train.settings import (
+    AlgorithmSettings,
+    ObjectiveSettings,
+    OptimizerSettings,
+    WorldModelSettings,
+)
 
 NOISE = (r"^You [a-z ]+\.", "H+")
 PLAIN = ObjectiveSettings(kl_coef=0.0)

@@ -121,11 +121,11 @@ def _library(played: Any, model: Any, s: Any) -> Any:
     from paw_train.algorithms.pool import collect
     from paw_train.losses.batch import MiniBatchTotals
     from paw_train.losses.lm_head_logprobs import linear_scores
-    from paw_train.losses.objective import ObjectiveSettings, combined_loss
+    from paw_train.losses.objective import combined_loss
     from paw_train.rollouts.rollout import Trajectory
     from paw_train.rollouts.scoring import batch_logprobs, collate
     from paw_train.rollouts.tokens import TokenRow
-    from paw_train.settings import AlgorithmSettings
+    from paw_train.settings import AlgorithmSettings, ObjectiveSettings
     from paw_train.settings.world_model import WorldModelSettings
 
     rows = []

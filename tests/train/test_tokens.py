@@ -15,7 +15,7 @@ from paw_gym.pool import EnvPool
 from paw_gym.wrappers import AgentInterface
 from paw_train.evaluation import PanelRun, Plan, agent_env_maker, make_panel
 from paw_train.policies.local.policy import LocalPolicy
-from paw_train.rollouts.chat import ChatFormat
+from paw_train.rollouts.chat import ChatFormat, _pieces
 from paw_train.rollouts.policy import response_seed
 from paw_train.rollouts.rollout import Trajectory, rollout
 from paw_train.rollouts.scoring import collate
@@ -188,7 +188,7 @@ def test_a_template_without_a_generation_prompt_is_refused() -> None:
     user, agent = "'[INST] ' + m.content + ' [/INST]'", "' ' + m.content + '</s>'"
     turn = f"{{{{ {user} if m.role == 'user' else {agent} }}}}"
     tokenizer.chat_template = f"{{% for m in messages %}}{turn}{{% endfor %}}"
-    assert ChatFormat(tokenizer).pieces.ask == " [/INST]"
+    assert _pieces(tokenizer)[1] == " [/INST]"
     tokenizer.chat_template = None
     with pytest.raises(ValueError, match="chat template"):
         ChatFormat(tokenizer)

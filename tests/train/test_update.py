@@ -16,10 +16,14 @@ from paw_train.algorithms.critic import Critic
 from paw_train.algorithms.experience import Prepared, prepare
 from paw_train.algorithms.pool import collect
 from paw_train.algorithms.update import Updater, averaged, schedule_share, update_seed
-from paw_train.losses.objective import ObjectiveSettings
 from paw_train.policies.local.guarded_step import TrainingDivergedError
 from paw_train.rollouts.tokens import ACTION, OBSERVATION
-from paw_train.settings import AlgorithmSettings, CriticSettings, OptimizerSettings
+from paw_train.settings import (
+    AlgorithmSettings,
+    CriticSettings,
+    ObjectiveSettings,
+    OptimizerSettings,
+)
 from paw_train.settings.world_model import WorldModelSettings
 
 PAW, PLAIN = WorldModelSettings(), ObjectiveSettings(kl_coef=0.0)

@@ -14,14 +14,13 @@ from paw_train.conformance.engines.shared import (
     max_return,
     outcome_of,
     planted,
-    protocol_rows,
     settings_of,
-    token_rows,
     trajectories,
+    weighed,
 )
-from paw_train.conformance.protocol import Row
 from paw_train.conformance.recording import OBJECTIVES, Objective, Outcome, Recording
 from paw_train.policies.local.policy import LocalPolicy, Reference
+from paw_train.rollouts.tokens import TokenRow
 from paw_train.settings import OptimizerSettings
 
 
@@ -31,9 +30,9 @@ class LocalTrainer:
     objectives: Sequence[str] = tuple(OBJECTIVES)
     plant = staticmethod(planted)
 
-    def token_batch(self, recording: Recording, objective: Objective) -> list[Row]:
+    def token_batch(self, recording: Recording, objective: Objective) -> list[TokenRow]:
         """The rows of ``append_transition``, as a rollout writes them."""
-        return protocol_rows(collect(trajectories(recording, objective)).rows)
+        return collect(trajectories(recording, objective)).rows
 
     def advantages(self, recording: Recording, objective: Objective) -> Tensor:
         return _prepared(recording, objective).advantages
@@ -44,7 +43,7 @@ class LocalTrainer:
     def loss_and_gradients(
         self,
         recording: Recording,
-        rows: Sequence[Row],
+        rows: Sequence[TokenRow],
         advantages: Tensor,
         weights: Tensor,
         objective: Objective,
@@ -63,7 +62,7 @@ class LocalTrainer:
             objective.temperature,
             updates=1,
         )
-        metrics = updater.step(token_rows(rows, advantages, weights), update=0, seed=0)
+        metrics = updater.step(weighed(rows, advantages, weights), update=0, seed=0)
         gradients = {
             name: p.grad for name, p in policy.model.named_parameters() if p.grad is not None
         }

@@ -22,12 +22,10 @@ from paw_train.conformance.engines.shared import (
     max_return,
     outcome_of,
     planted,
-    protocol_rows,
     settings_of,
-    token_rows,
     trajectories,
+    weighed,
 )
-from paw_train.conformance.protocol import Row
 from paw_train.conformance.recording import OBJECTIVES, Objective, Outcome, Recording
 from paw_train.losses.objective import merge_metrics
 from paw_train.rollouts.tokens import TokenRow
@@ -51,11 +49,11 @@ class OpenRLHFTrainer:
     objectives: Sequence[str] = tuple(OBJECTIVES)
     plant = staticmethod(planted)
 
-    def token_batch(self, recording: Recording, objective: Objective) -> list[Row]:
+    def token_batch(self, recording: Recording, objective: Objective) -> list[TokenRow]:
         """The rows of the rollouts, with the log-probabilities of OpenRLHF's actor."""
         with _maker(recording, objective) as maker:
             pool, _, _ = maker.scored_pool(trajectories(recording, objective))
-        return protocol_rows(pool.rows)
+        return pool.rows
 
     def advantages(self, recording: Recording, objective: Objective) -> Tensor:
         found = torch.zeros(len(recording.turns))
@@ -73,7 +71,7 @@ class OpenRLHFTrainer:
     def loss_and_gradients(
         self,
         recording: Recording,
-        rows: Sequence[Row],
+        rows: Sequence[TokenRow],
         advantages: Tensor,
         weights: Tensor,
         objective: Objective,
@@ -81,7 +79,7 @@ class OpenRLHFTrainer:
         """The result of ``learn`` on the micro-batches of each rank."""
         actor = _actor(recording, "policy", objective)
         run = _settings(recording, objective)
-        worth = token_rows(rows, advantages, weights)
+        worth = weighed(rows, advantages, weights)
         known = _with_reference(recording, objective, worth)
         pad_id = recording.tokenizer.pad_token_id
         metrics: list[dict[str, Tensor]] = []

@@ -1,4 +1,4 @@
-"""The recording in the engines' own types, rows of the protocol as token rows, and faults in shared code."""
+"""The recording in the engines' own types, rows with what they are worth, and faults in shared code."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from paw_gym.transition import Episode, Transition
 from paw_train.algorithms import group_statistics
 from paw_train.algorithms.estimator import UpdateView
 from paw_train.algorithms.group_statistics import deviation
-from paw_train.conformance.protocol import Row
-from paw_train.conformance.recording import TRACE_DECAY, Objective, Outcome, Recording, Role
+from paw_train.conformance.recording import TRACE_DECAY, Objective, Outcome, Recording
 from paw_train.losses import objective as losses
 from paw_train.losses.batch import Batch, MiniBatchTotals
 from paw_train.losses.objective import Surrogate
@@ -24,7 +23,7 @@ from paw_train.rollouts import scoring
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.rollout import Trajectory
 from paw_train.rollouts.rows import append_transition
-from paw_train.rollouts.tokens import ACTION, CONTEXT, OBSERVATION, TokenRow
+from paw_train.rollouts.tokens import ACTION, OBSERVATION, TokenRow
 from paw_train.settings import (
     AlgorithmSettings,
     ObjectiveSettings,
@@ -108,37 +107,16 @@ def trajectories(recording: Recording, objective: Objective) -> list[Trajectory]
     return found
 
 
-_ROLES: dict[Role, int] = {"prompt": CONTEXT, "action": ACTION, "env_output": OBSERVATION}
-
-
-def protocol_rows(rows: Sequence[TokenRow]) -> list[Row]:
-    """Token rows of a pool as rows of the protocol."""
-    names = {role: name for name, role in _ROLES.items()}
-    return [
-        Row(list(row.ids), [names[role] for role in row.role], list(row.turn), list(row.logprob))
-        for row in rows
-    ]
-
-
-def token_rows(rows: Sequence[Row], advantages: Tensor, weights: Tensor) -> list[TokenRow]:
-    """Rows of the protocol as an update reads them."""
+def weighed(rows: Sequence[TokenRow], advantages: Tensor, weights: Tensor) -> list[TokenRow]:
+    """Rows with the advantage and the world-model weight of each token, as an update reads them."""
     worth, factors = advantages.tolist(), weights.tolist()
     found = []
     for row in rows:
-        tokens = list(zip(row.roles, row.transitions, strict=True))
-        lengths = Counter(number for role, number in tokens if role == "env_output")
-        found.append(
-            TokenRow(
-                list(row.ids),
-                [_ROLES[role] for role in row.roles],
-                list(row.transitions),
-                list(row.logprobs),
-                advantage=[worth[n] if role == "action" else 0.0 for role, n in tokens],
-                wm_weight=[
-                    factors[n] / lengths[n] if role == "env_output" else 0.0 for role, n in tokens
-                ],
-            )
-        )
+        tokens = list(zip(row.role, row.turn, strict=True))
+        lengths = Counter(number for role, number in tokens if role == OBSERVATION)
+        advantage = [worth[n] if role == ACTION else 0.0 for role, n in tokens]
+        weight = [factors[n] / lengths[n] if role == OBSERVATION else 0.0 for role, n in tokens]
+        found.append(replace(row, advantage=advantage, wm_weight=weight))
     return found
 
 

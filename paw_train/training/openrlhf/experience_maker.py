@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from openrlhf.trainer.ppo_utils.experience import Experience as OpenRLHFExperience
@@ -27,18 +27,6 @@ from paw_train.rollouts.scoring import collate
 from paw_train.rollouts.tokens import TokenRow, micro_batches
 from paw_train.settings import Settings
 from paw_train.training.openrlhf.learning import RankMicroBatch, idle_row, shard_update
-
-
-@dataclass(slots=True)
-class Scores:
-    """The scores of each row by OpenRLHF's models: tensors [T], one number for each token."""
-
-    actor: list[Tensor]
-    """log-probabilities at the rollout's temperature"""
-    reference: list[Tensor] | None
-    """the same by the reference; ``None`` without one"""
-    values: list[Tensor] | None
-    """the critic's values before each token; ``None`` without one"""
 
 
 class PaWExperienceMaker(RemoteExperienceMaker):
@@ -88,24 +76,28 @@ class PaWExperienceMaker(RemoteExperienceMaker):
         """
         s, signals = self.run, Signals()
         pool = collect(leave_out(episodes, self.tokenizer, s.world_model))
-        scores = self._scored(pool.rows)
-        actor, rows = pool.at_actions(scores.actor), pool.rows
+        actor, reference, values = (
+            None if found is None else pool.at_actions(found) for found in self._scored(pool.rows)
+        )
+        assert actor is not None
+        rows = pool.rows
         metrics = {"logprob_gap": (actor - pool.logprob).abs().double().mean().item()}
         if s.openrlhf.old_logprobs == "actor":
             rows = [replace(r, logprob=p) for r, p in zip(rows, pool.by_row(actor), strict=True)]
-        if scores.reference is not None:
-            reference = pool.at_actions(scores.reference)
+        if reference is not None:
             if s.objective.kl_in == "reward":
                 signals.kl = replace(pool, rows=rows).logprob - reference
             else:
                 known = pool.by_row(reference)
                 rows = [replace(r, ref_logprob=p) for r, p in zip(rows, known, strict=True)]
-        if scores.values is not None:
-            signals.values = pool.at_actions(scores.values)
+        signals.values = values
         return replace(pool, rows=rows), signals, metrics
 
-    def _scored(self, rows: Sequence[TokenRow]) -> Scores:
-        """Scores of rows by the actor, the reference and the critic, each up to its last action."""
+    def _scored(self, rows: Sequence[TokenRow]) -> tuple[list[Tensor] | None, ...]:
+        """For each row [T] up to its last action, by OpenRLHF's models that there are.
+
+        Log-probabilities by the actor and the reference, and the critic's values before each token.
+        """
         short = [trimmed(row) for row in rows]
         batches = list(micro_batches(short, self.run.optimizer.micro_batch_tokens))
         ranks = self.run.openrlhf.ranks
@@ -127,7 +119,7 @@ class PaWExperienceMaker(RemoteExperienceMaker):
             return found
 
         has_critic = advantage_estimator(self.run.algorithm.name).needs_critic
-        return Scores(
+        return (
             by_row("action_log_probs"),
             None if self.initial_model_group is None else by_row("base_action_log_probs"),
             by_row("values") if has_critic else None,

@@ -20,11 +20,11 @@ from paw_train.algorithms.critic import value_count, value_loss
 from paw_train.algorithms.update import minibatches, optimizer_steps
 from paw_train.losses.batch import Batch, MiniBatchTotals
 from paw_train.losses.lm_head_logprobs import TokenScores
-from paw_train.losses.objective import LossOutput, ObjectiveSettings, combined_loss, merge_metrics
+from paw_train.losses.objective import LossOutput, combined_loss, merge_metrics
 from paw_train.policies.local.guarded_step import TrainingDivergedError
 from paw_train.rollouts.scoring import batch_logprobs, collate, collated
 from paw_train.rollouts.tokens import CONTEXT, TokenRow
-from paw_train.settings import OptimizerSettings, WorldModelSettings
+from paw_train.settings import ObjectiveSettings, OptimizerSettings, WorldModelSettings
 
 
 @dataclass(slots=True)

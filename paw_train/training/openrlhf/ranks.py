@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,7 +25,7 @@ from paw_train.training.openrlhf.learning import (
     micro_batch_value_loss,
     sum_in_float32,
 )
-from paw_train.training.openrlhf.weights import Sums, WholeModel, is_adapted, sums_of, zero_sums
+from paw_train.training.openrlhf.weights import Sums, WholeModel, is_adapted, sums_of
 from paw_train.training.phases import BUCKET
 
 _Upstream: Any = ppo_actor.PolicyModelActor.__ray_metadata__.modified_class
@@ -191,10 +192,13 @@ class PaWPolicyActor(_Upstream):
         """Sums over all weights, for the comparison with vLLM's; all ranks must be asked."""
         model = self.actor.model.module
         split = self.strategy.args.ds.zero_stage == 3
-        total = zero_sums()
-        for _, parameter in (WholeModel(model) if is_adapted(model) else model).named_parameters():
-            with deepspeed.zero.GatheredParameters([parameter], enabled=split):
-                total = total + sums_of(parameter.data)
+
+        def whole() -> Iterator[Tensor]:
+            for _, p in (WholeModel(model) if is_adapted(model) else model).named_parameters():
+                with deepspeed.zero.GatheredParameters([p], enabled=split):
+                    yield p.data
+
+        total = sums_of(whole())
         torch.cuda.empty_cache()  # vLLM's key-value cache wakes next and takes what is free
         return total
 

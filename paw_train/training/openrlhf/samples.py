@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import ray
@@ -38,7 +39,6 @@ class TurnSamplesGenerator(SamplesGenerator):
     workers: Sequence[Sequence[Any]] = ()
     """handles of the processes that run an engine's episodes, by engine"""
     _begun: int = 0
-    _tasks: TaskSet | None = None
 
     def generate_samples(self, **kwargs: Any) -> Any:
         started = time.perf_counter()
@@ -75,7 +75,7 @@ class TurnSamplesGenerator(SamplesGenerator):
         for extra in range(1, most + 1):
             if len(_differing(found)) >= wanted:
                 break
-            further = list(further_groups(self._training_tasks(), self.run, update, extra))
+            further = list(further_groups(self._training_tasks, self.run, update, extra))
             found = found + self._episodes(further, [f"further/{g.group}" for g in further])
         self.sampled = [one["trajectory"] for one in found]
         if not most:
@@ -85,12 +85,12 @@ class TurnSamplesGenerator(SamplesGenerator):
         # nothing to learn from: an update's worth of episodes, so that none is left over for the next
         return kept or found[: wanted * self.run.rollout.group_size]
 
+    @cached_property
     def _training_tasks(self) -> TaskSet:
-        if self._tasks is None:
-            env = agent_env_maker(self.run.only_env, self.run.only_env.train_split)()
-            self._tasks = env.tasks
-            env.close()
-        return self._tasks
+        env = agent_env_maker(self.run.only_env, self.run.only_env.train_split)()
+        tasks = env.tasks
+        env.close()
+        return tasks
 
     def _episodes(self, groups: Sequence[GroupLabel], rows: Sequence[str]) -> list[Any]:
         """Runs all episodes of some groups at once, each with its engine."""

@@ -11,7 +11,7 @@ import torch
 from openrlhf.trainer.ray import vllm_engine
 from openrlhf.trainer.ray.vllm_worker_wrap import WorkerWrap
 
-from paw_train.training.openrlhf.weights import sums_of, zero_sums
+from paw_train.training.openrlhf.weights import sums_of
 
 _Upstream: Any = vllm_engine.RolloutRayActor.__ray_metadata__.modified_class
 
@@ -25,9 +25,7 @@ class PaWWorker(WorkerWrap):
     model_runner: Any
 
     def weight_sums(self) -> list[float]:
-        total = zero_sums()
-        for parameter in self.model_runner.model.parameters():
-            total = total + sums_of(parameter)
+        total = sums_of(self.model_runner.model.parameters())
         torch.cuda.empty_cache()  # the key-value cache wakes next and takes what is free
         return list(total)
 

@@ -7,7 +7,7 @@ over the whole model stay the same. A failed update of weights would otherwise g
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -20,9 +20,6 @@ class Sums(NamedTuple):
     plain: float
     absolute: float
     squared: float
-
-    def __add__(self, other: Any) -> Sums:
-        return Sums(*(a + b for a, b in zip(self, other, strict=True)))
 
     def equal(self, other: Sums) -> bool:
         """True if both can be of the same weights; NaN never are."""
@@ -38,21 +35,19 @@ class StaleWeightsError(RuntimeError):
     """vLLM does not sample with the trained weights."""
 
 
-def zero_sums() -> Sums:
-    return Sums(0.0, 0.0, 0.0)
-
-
 CHUNK = 2**24
 """values that are in float64 at a time: 128 MiB, where a large embedding would take gigabytes"""
 
 
 @torch.no_grad()
-def sums_of(tensor: torch.Tensor) -> Sums:
-    """Sums over one tensor, a chunk of it at a time."""
-    total = torch.zeros(3, dtype=torch.float64, device=tensor.device)
-    for part in tensor.detach().reshape(-1).split(CHUNK):
-        values = part.to(torch.float64, copy=True)
-        total += torch.stack([values.sum(), values.abs_().sum(), values.square_().sum()])
+def sums_of(tensors: Iterable[Tensor]) -> Sums:
+    """Sums over tensors, a chunk at a time."""
+    total: Tensor | float = 0.0
+    for tensor in tensors:
+        for part in tensor.detach().reshape(-1).split(CHUNK):
+            values = part.to(torch.float64, copy=True)
+            total += torch.stack([values.sum(), values.abs_().sum(), values.square_().sum()])
+    assert isinstance(total, Tensor)
     return Sums(*total.tolist())
 
 
