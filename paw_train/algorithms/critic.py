@@ -40,13 +40,7 @@ def value_places(batch: Batch, level: str) -> Tensor:
 
 
 def value_loss(values: Tensor, batch: Batch, level: str) -> Tensor:
-    """The sum of `0.5 (V - target)^2` over the batch's values.
-
-    Args:
-        values: [B, T] before each token.
-        batch: with value targets.
-        level: ``turn`` or ``token``.
-    """
+    """The sum of `0.5 (V - target)^2` over the batch's values, of [B, T] before each token."""
     assert batch.value_target is not None
     places = value_places(batch, level).nonzero(as_tuple=True)
     value = values[places]
@@ -60,10 +54,8 @@ class Critic:
 
     Args:
         policy: gives the decoder; not changed.
-        settings: learning rate, clipping.
         level: ``turn`` or ``token``.
         micro_batch_tokens: padded tokens of one forward pass.
-        max_grad_norm: as for the policy.
     """
 
     def __init__(
@@ -100,11 +92,7 @@ class Critic:
         return read_rows(self, rows, self.budget, lambda batch: self._forward(batch.actions_only()))
 
     def step(self, rows: Sequence[TokenRow]) -> dict[str, float]:
-        """One optimiser step on a mini-batch; returns the loss and the gradient norm.
-
-        Args:
-            rows: of the mini-batch, with value targets.
-        """
+        """One optimiser step on a mini-batch with value targets; returns the loss and the gradient norm."""
         batches = [batch.actions_only() for batch in collated(rows, self.pad_id, self.budget)]
         total = value_count(MiniBatchTotals.count(1, batches), self.level)
         self.adamw.zero_grad(set_to_none=True)

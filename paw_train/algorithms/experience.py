@@ -71,13 +71,8 @@ def prepare(
     """Advantages and world-model weights of one update, and its rows with both.
 
     Args:
-        pool: of ``collect``.
-        algorithm: how rewards become advantages.
-        objective: settings of the loss.
-        world_model: settings of the world-model term.
         max_return: R_max; or, with several environments, that of each by its name
             (``Trajectory.environment``).
-        signals: results of the forward passes that the settings need: see ``Signals``.
         ask: ids between an observation and the next response, for world-model horizons above 1.
 
     Raises:

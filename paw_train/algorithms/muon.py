@@ -22,8 +22,7 @@ def split_optimizers(
     """AdamW, and Muon for the matrices of the blocks if ``matrix_lr`` is given.
 
     Args:
-        model: a model of transformers.
-        masters: what is stepped in place of each of its trained parameters, in order.
+        masters: what is stepped in place of each of the model's trained parameters, in order.
         lr: rate of AdamW.
         matrix_lr: rate of Muon; ``None``: AdamW for the matrices too.
         matrix_decay: weight decay of Muon.

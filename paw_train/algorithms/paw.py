@@ -15,15 +15,6 @@ from torch import Tensor
 from paw_train.losses.tensor_inputs import FloatArray, as_float, as_mask, require_finite
 from paw_train.losses.world_model import clipped_mae_tokens, masked, mean_over
 
-__all__ = [
-    "action_entropy",
-    "adaptive_weight",
-    "clipped_mae",
-    "select_top_alpha",
-    "token_weights",
-    "wm_weights",
-]
-
 
 def action_entropy(logprobs: FloatArray, mask: FloatArray) -> Tensor:
     """The paper's action entropy (section 3.1), over the sampled tokens only.

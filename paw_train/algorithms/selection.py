@@ -85,10 +85,10 @@ class WorldModelPlan:
         """For the training curves: share selected, the entropy threshold met, the mean weight."""
         kept = entropy[self.selected]
         return {
-            "selected_share": self.selected.float().mean().item() if len(self.selected) else 0.0,
+            "selected_share": self.selected.float().mean().item(),
             "entropy_threshold": kept.min().item() if len(kept) else 0.0,
-            "entropy_mean": entropy.mean().item() if len(entropy) else 0.0,
-            "lambda_mean": self.lambdas.mean().item() if len(self.lambdas) else 0.0,
+            "entropy_mean": entropy.mean().item(),
+            "lambda_mean": self.lambdas.mean().item(),
         }
 
 

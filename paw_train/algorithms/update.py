@@ -30,11 +30,7 @@ class Updater:
     """Owns the optimiser and turns rows into optimiser steps.
 
     Args:
-        policy: the model being trained.
         reference: the policy that KL is measured to; needed when ``kl_coef > 0``.
-        optimizer: settings of AdamW and of micro- and mini-batches.
-        objective: settings of the loss.
-        world_model: settings of the world-model term.
         temperature: of the rollout.
         updates: updates in the whole run, for the schedule.
         critic: PPO's, trained beside the policy.

@@ -204,14 +204,11 @@ class TokenScorer:
         temperature: Tensor,
         entropies: int = 0,
     ) -> TokenScores:
-        """Scores the tokens that follow the given positions, during a call of the model.
+        """Scores the tokens [P] that follow the given positions, during a call of the model.
 
         Args:
             forward: calls the model and returns its logits, [..., V].
             positions: [P] in the flattened leading dimensions of the logits.
-            targets: [P] ids of the tokens.
-            temperature: [P].
-            entropies: E, the number of leading positions whose entropy is wanted.
 
         Raises:
             ValueError: the model's own logits are needed (``fallback_reason``).

@@ -65,8 +65,6 @@ def clipped_surrogate(
         old_logp: [B, T] under the policy that the update started from.
         advantages: [B], one for all action tokens of a row, or [B, T].
         mask: [B, T] 1 on action tokens.
-        clip_low: see above.
-        clip_high: see above.
 
     Returns:
         loss, ratio, and whether the clip is what decides the token's loss (its gradient is then 0).
@@ -125,10 +123,7 @@ def combined_loss(
     Args:
         logp: [B, T] log-probabilities of the rows' tokens, with gradient, as
             `paw_train.rollouts.scoring.batch_logprobs` gives them.
-        batch: roles, advantages, old and reference log-probabilities, world-model weights.
         totals: of the whole mini-batch.
-        settings: clipping, KL, aggregation.
-        world_model: settings of the world-model term.
         entropy: [B, T] full-vocabulary entropy at the action tokens, with gradient; needed when
             `entropy_coef` is above 0.
 
@@ -176,11 +171,9 @@ def _policy_terms(
     settings: ObjectiveSettings,
     entropy: Tensor | None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    if batch.advantage is None:
-        raise ValueError("the batch's rows have no `advantage`: `prepare` gives it to them.")
-    mask = batch.action
+    mask, advantage = batch.action, _given(batch.advantage, "advantage", "the policy loss")
     surrogate = clipped_surrogate(
-        logp, batch.logprob, batch.advantage, mask, settings.clip_low, settings.clip_high
+        logp, batch.logprob, advantage, mask, settings.clip_low, settings.clip_high
     )
     surrogate_loss = aggregate(surrogate.loss, batch, totals, settings)
     loss = settings.policy_coef * surrogate_loss
@@ -193,36 +186,31 @@ def _policy_terms(
         "ratio_min": ratio.min(),
     }
     if settings.entropy_coef > 0:
-        if entropy is None:
-            raise ValueError("`entropy_coef` is above 0, which needs the action tokens' `entropy`.")
-        bonus = aggregate(entropy, batch, totals, settings)
+        given = _given(entropy, "entropy", "objective.entropy_coef above 0")
+        bonus = aggregate(given, batch, totals, settings)
         metrics["entropy"] = bonus.detach()
         loss = loss - settings.entropy_coef * bonus
-    if settings.kl_in == "reward":
-        return loss, metrics
-    if batch.ref_logprob is not None:
-        kl = aggregate(k3_divergence(logp, batch.ref_logprob, mask), batch, totals, settings)
+    if settings.kl_in == "loss" and (settings.kl_coef > 0 or batch.ref_logprob is not None):
+        reference = _given(batch.ref_logprob, "ref_logprob", "objective.kl_coef above 0")
+        kl = aggregate(k3_divergence(logp, reference, mask), batch, totals, settings)
         metrics["kl"] = kl.detach()
         loss = loss + settings.kl_coef * kl
-    elif settings.kl_coef > 0:
-        raise ValueError(
-            f"`kl_coef` is {settings.kl_coef}, which needs `ref_logprob`: give the reference "
-            "policy's log-probabilities, or set kl_coef to 0."
-        )
     return loss, metrics
+
+
+def _given(values: Tensor | None, name: str, need: str) -> Tensor:
+    if values is None:
+        raise ValueError(f"the batch has no `{name}`, which {need} needs.")
+    return values
 
 
 def _world_model_term(
     logp: Tensor, batch: Batch, totals: MiniBatchTotals, settings: WorldModelSettings
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    if batch.wm_weight is None:
-        raise ValueError(
-            "the world model is on, which needs `wm_weight`; set world_model.enabled to false to train "
-            "without."
-        )
+    given = _given(batch.wm_weight, "wm_weight", "world_model.enabled")
     # Tokens without weight are left out, not multiplied by 0: an infinite loss times 0 is NaN.
-    chosen = (batch.wm_weight != 0).nonzero(as_tuple=True)
-    weights, losses = batch.wm_weight[chosen], token_losses(logp[chosen], settings)
+    chosen = (given != 0).nonzero(as_tuple=True)
+    weights, losses = given[chosen], token_losses(logp[chosen], settings)
     # the weights sum over the update; times M, the mini-batches average to Eq. 11 whatever their sizes
     term = totals.minibatches * settings.coef * (weights * losses).sum()
     shares = (batch.share * batch.observation)[chosen]

@@ -14,14 +14,7 @@ IdArray: TypeAlias = Tensor | Sequence[Hashable] | Any
 
 
 def as_float(values: FloatArray, name: str, ndim: int) -> Tensor:
-    """`values` as a floating-point tensor of `ndim` dimensions, at least 32 bits wide.
-
-    float32 and float64 tensors pass through unchanged (gradients included); narrower floats are
-    widened, integers and lists become float32.
-
-    Raises:
-        ValueError: the number of dimensions is not `ndim`.
-    """
+    """`values` as a tensor of `ndim` dimensions: float32 and float64 as they are, others in float32."""
     tensor = torch.as_tensor(values)
     if tensor.dtype not in (torch.float32, torch.float64):
         tensor = tensor.to(torch.float32)
@@ -33,11 +26,7 @@ def as_float(values: FloatArray, name: str, ndim: int) -> Tensor:
 
 
 def as_mask(values: FloatArray, name: str, like: Tensor) -> Tensor:
-    """`values` as a boolean tensor with the shape and device of `like`.
-
-    Raises:
-        ValueError: the shapes differ, or an entry is neither 0 nor 1.
-    """
+    """`values`, all 0 or 1, as a boolean tensor with the shape and device of `like`."""
     tensor = torch.as_tensor(values, device=like.device)
     if tensor.shape != like.shape:
         raise ValueError(
@@ -53,11 +42,7 @@ def as_mask(values: FloatArray, name: str, like: Tensor) -> Tensor:
 
 
 def as_codes(ids: IdArray, name: str, length: int) -> list[int]:
-    """`ids` renumbered 0, 1, ... in the order in which they first appear.
-
-    Raises:
-        ValueError: there are not exactly `length` of them.
-    """
+    """The `length` ids renumbered 0, 1, ... in the order in which they first appear."""
     items: list[Hashable] = ids.tolist() if hasattr(ids, "tolist") else list(ids)
     if len(items) != length:
         raise ValueError(f"`{name}` must have {length} entries, one per row; got {len(items)}.")

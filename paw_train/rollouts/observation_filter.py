@@ -21,13 +21,7 @@ from paw_train.settings.world_model import WorldModelSettings
 def leave_out(
     trajectories: Sequence[Trajectory], tokenizer: Any, settings: WorldModelSettings
 ) -> list[Trajectory]:
-    """The trajectories, with the observation tokens that the settings leave out made context.
-
-    Args:
-        trajectories: not changed.
-        tokenizer: the one that wrote the observations.
-        settings: of the world model.
-    """
+    """The trajectories, with the observation tokens that the settings leave out made context."""
     if not settings.filters_tokens:
         return list(trajectories)
 
@@ -52,8 +46,6 @@ def filtered(
     Args:
         ids: of the observation.
         action: the action that it followed, as given to the environment.
-        tokenizer: the one that wrote the observation.
-        settings: which filters are used.
     """
     text, ends = text_of_tokens(ids, tokenizer)
     matches = list(_matches(text, action, settings))

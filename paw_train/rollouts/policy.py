@@ -140,11 +140,7 @@ def complete(
 ) -> list[Response]:
     """One response to each of some dialogues, outside any episode.
 
-    Args:
-        policy: answers.
-        dialogues: of each, the messages so far.
-        sampling: of every response.
-        seed: of sampling; response i does not depend on how many dialogues there are.
+    Response i does not depend on how many dialogues there are.
     """
     requests = [
         Request(str(i), response_seed(seed, str(i), 0), list(messages))

@@ -296,10 +296,7 @@ class TokenRecorder:
     def take(self, slot: Slot, response: Response, learned: bool = True) -> None:
         """Appends a response and what the environment answered to the slot's row.
 
-        Args:
-            slot: of the episode.
-            response: to its last prompt.
-            learned: whether it is an action to learn from; else all of it is context.
+        It is an action to learn from, or if not ``learned``, context.
         """
         episode, env = slot.episode, self.pool.env_of(slot)
         row = self.rows[episode.episode_id][-1]

@@ -33,7 +33,6 @@ def append_transition(
 
     Args:
         row: is changed in place.
-        chat: the model's format.
         response: ids, as sampled.
         logprobs: of each of them, in nats.
         observation: o_{t+1} as prompts show it.
@@ -63,15 +62,10 @@ def recorded_row(
     The response is tokenised from its text, since records keep no ids; its log-probabilities are 0.
 
     Args:
-        chat: the model's format.
-        episode: the record.
         step: number of the transition.
         show: an observation as prompts show it (``TextEnv.prompt_observation``).
         template: the usual one; the episode's own prompts tell if it was played with another.
         limit: most tokens of a prompt (``RolloutSettings.max_prompt_tokens``).
-
-    Returns:
-        A row with one transition.
     """
     episode = in_tags(episode)  # responses are recorded in tags
     transition = episode.transitions[step]
@@ -146,11 +140,8 @@ def look_ahead(
 def trimmed(row: TokenRow, keep_observations: bool = False) -> TokenRow:
     """The row up to its last token in use.
 
-    Observations without a world-model weight become context, so that no logits are made for them.
-
-    Args:
-        row: not changed; one without weights has no supervised observation.
-        keep_observations: their likelihood is measured, so they are in use.
+    Observations without a world-model weight become context, so that no logits are made for them, unless
+    ``keep_observations``: their likelihood is measured.
     """
     weights = row.wm_weight or [0.0] * len(row.ids)
     role = list(row.role)

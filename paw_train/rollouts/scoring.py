@@ -18,11 +18,7 @@ Score = Callable[[Tensor, Tensor, Tensor, int], TokenScores]
 
 
 def collate(rows: Sequence[TokenRow], pad_id: int) -> Batch:
-    """A batch of rows, padded on the right.
-
-    Args:
-        rows: all with the same lists.
-        pad_id: fills rows up.
+    """A batch of rows that all have the same lists, padded on the right with ``pad_id``.
 
     Raises:
         ValueError: a row's first token has a role, but nothing predicts it.
@@ -77,7 +73,6 @@ def read_rows(
 
     Args:
         reader: a policy or a critic; gives ``device`` and ``pad_id``.
-        rows: of any lengths.
         token_budget: padded tokens of one forward pass; affects memory, not results.
         read: (batch on the reader's device) -> [B, T'] values, T' <= T.
 
@@ -95,13 +90,9 @@ def read_rows(
 def row_logprobs(
     policy: Any, rows: Sequence[TokenRow], token_budget: int, temperature: float = 1.0
 ) -> list[Tensor]:
-    """Log-probabilities of the tokens of each action and of each next observation.
+    """Log-probabilities of the tokens of each action and of each next observation, by a ``LocalPolicy``.
 
-    Args:
-        policy: a ``LocalPolicy``; dropout is off.
-        rows: of any lengths.
-        token_budget: padded tokens of one forward pass.
-        temperature: at which actions are scored; observations are scored at 1.
+    Actions are scored at the temperature, observations at 1.
 
     Returns:
         For each row [T] in nats, 0 on context, float32, on the CPU.
@@ -119,8 +110,6 @@ def batch_logprobs(
     from; observations at 1.
 
     Args:
-        score: scores tokens.
-        batch: on the model's device.
         temperature: of the rollout; 0 (the most likely token) counts as 1.
         entropy: also the Shannon entropy of the distribution that each action token was sampled from.
 

@@ -35,11 +35,8 @@ def write_tokens(
 
     Args:
         out: the file; it appears whole or not at all.
-        episodes: what to write.
-        tokenizer: a Hugging Face tokenizer with a chat template.
         coefficient: of the world-model term, 0 or more.
         force: replace what is there.
-        progress: called after each episode.
 
     Raises:
         FileExistsError: ``out`` exists.
@@ -72,8 +69,6 @@ def token_lines(
     """One record for each of an episode's own transitions (those of a branch's parent are with the parent).
 
     Args:
-        episode: the record.
-        chat: the model's format.
         interface: of the episode's environment: how prompts show an observation. The episode may have been
             played with another template.
         coefficient: of the world-model term.

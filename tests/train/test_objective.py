@@ -305,11 +305,11 @@ class TestErrors:
         batch = batch_of(*ONE_OF_EACH)
         totals = MiniBatchTotals.count(1, [batch])
         plain = ObjectiveSettings(kl_coef=0.0)
-        with pytest.raises(ValueError, match="needs `ref_logprob`"):
-            combined_loss(logp, batch, totals, ObjectiveSettings(), PAW)
-        with pytest.raises(ValueError, match="needs `wm_weight`"):
-            combined_loss(logp, batch, totals, plain, PAW)
-        with pytest.raises(ValueError, match="needs the action tokens' `entropy`"):
-            combined_loss(logp, batch, totals, plain.replace(entropy_coef=0.1), OFF)
-        with pytest.raises(ValueError, match="no `advantage`"):
-            combined_loss(logp, replace(batch, advantage=None), totals, plain, OFF)
+        for name, some, chosen, world_model in (
+            ("ref_logprob", batch, ObjectiveSettings(), PAW),
+            ("wm_weight", batch, plain, PAW),
+            ("entropy", batch, plain.replace(entropy_coef=0.1), OFF),
+            ("advantage", replace(batch, advantage=None), plain, OFF),
+        ):
+            with pytest.raises(ValueError, match=f"no `{name}`, which .* needs"):
+                combined_loss(logp, some, totals, chosen, world_model)

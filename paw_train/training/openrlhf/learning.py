@@ -123,17 +123,17 @@ def micro_batch_loss(
     return combined_loss(logprobs, batch, part.totals, objective, world_model, entropy)
 
 
-ValueForward = Callable[[Tensor, Tensor], Tensor]
-"""(input ids [B, T], attention mask [B, T]) -> values [B, T - 1], that at t before token t + 1"""
-
-
 def micro_batch_value_loss(
     part: RankMicroBatch,
-    forward: ValueForward,
+    forward: Callable[[Tensor, Tensor], Tensor],
     level: str,
     device: torch.device,
 ) -> LossOutput:
-    """One micro-batch's share of the mini-batch's value loss."""
+    """One micro-batch's share of the mini-batch's value loss.
+
+    ``forward`` takes input ids and attention mask [B, T] and gives values [B, T - 1], at t that before token
+    t + 1.
+    """
     batch = part.batch.to(device)
     values = forward(batch.ids, batch.attention_mask).float()
     values = torch.nn.functional.pad(values, (1, 0))  # that before token t at t
