@@ -18,7 +18,7 @@ from paw_gym.transition import Episode
 from paw_gym.wrappers import AgentInterface, make_agent_env
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.rows import recorded_row
-from paw_train.rollouts.tokens import role_masks, token_roles
+from paw_train.rollouts.tokens import ROLES, token_roles
 from paw_train.settings.env import recorded_id
 
 
@@ -81,6 +81,7 @@ def token_lines(
     show = interface.text_env.prompt_observation
     for step, t in list(enumerate(episode.transitions))[episode.shared_steps :]:
         row = recorded_row(chat, episode, step, show, interface.template)
+        roles = token_roles(row, [bool(t.info.get("malformed"))])
         yield {
             "env_id": t.env_id,
             "task_id": t.task_id,
@@ -90,6 +91,6 @@ def token_lines(
             "reward": t.reward,
             "return": episode.total_reward,
             "input_ids": row.ids,
-            **role_masks(token_roles(row, [bool(t.info.get("malformed"))])),
+            **{name: [int(role == name) for role in roles] for name in ROLES},
             "world_model_coeff": coefficient,
         }

@@ -17,8 +17,6 @@ _MOST_PADDING = 0.05
 _PASS = 256
 """tokens that cost about as much as one more forward and backward pass"""
 
-Span = tuple[int, int]
-"""[start, end) in tokens or characters"""
 CONTEXT, ACTION, OBSERVATION = 0, 1, 2
 """roles of a token: read only; sampled by the policy; of the observation that followed"""
 
@@ -114,11 +112,6 @@ def token_roles(row: TokenRow, malformed: Sequence[bool]) -> list[Role]:
         return "action" if role == ACTION else "prompt"
 
     return [name(role, turn) for role, turn in zip(row.role, row.turn, strict=True)]
-
-
-def role_masks(roles: Sequence[Role]) -> dict[str, list[int]]:
-    """[T] a mask of 0 and 1 for each of ``ROLES``; no token is in two of them."""
-    return {name: [int(role == name) for role in roles] for name in ROLES}
 
 
 def micro_batches(rows: Sequence[TokenRow], token_budget: int) -> Iterator[list[int]]:

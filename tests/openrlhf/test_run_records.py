@@ -30,7 +30,7 @@ def _episodes() -> list[Trajectory]:
 
 def test_a_failed_episode_is_kept_with_its_traceback_and_is_no_success(tmp_path: Path) -> None:
     records = RunRecords(tmp_path)
-    assert records.failures(2, "training", _episodes()) == 1
+    assert len(records.failures(2, "training", _episodes())) == 1
     [failure] = _rows(tmp_path, "failures")
     assert (failure["update"], failure["task_id"]) == (2, "task3")
     assert failure["error"] == "Traceback: x"

@@ -173,7 +173,7 @@ def test_echoes_are_whole_words() -> None:
     tokenizer, settings = load().tokenizer, WorldModelSettings(filter_echoes=True)
     ids = tokenizer("You go down. FF down", add_special_tokens=False)["input_ids"]
     found = filtered(ids, "down", tokenizer, settings)
-    assert [tokenizer.decode(ids[slice(*span)]) for span in found] == [" down", " down"]
+    assert [tokenizer.decode(ids[number]) for number in found] == [" down", " down"]
     assert filtered(ids, "dow", tokenizer, settings) == []
     assert filtered(ids, " ", tokenizer, settings) == []
 
@@ -182,8 +182,8 @@ def test_a_character_of_several_tokens_is_left_out_whole() -> None:
     tokenizer = piece_tokenizer(["It is warm."], 512)
     ids = tokenizer("It is 20 \u00b0C warm.", add_special_tokens=False)["input_ids"]
     settings = WorldModelSettings(filter_patterns=(r"\d+ \u00b0C",))
-    (span,) = filtered(ids, "", tokenizer, settings)
-    assert tokenizer.decode(ids[slice(*span)]).strip() == "20 \u00b0C"
+    found = filtered(ids, "", tokenizer, settings)
+    assert tokenizer.decode([ids[number] for number in found]).strip() == "20 \u00b0C"
     empty = WorldModelSettings(filter_patterns=(r"x*", r"$", r"(\d\d:\d\d)?"))
     assert filtered(ids, "", tokenizer, empty) == []
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from paw_gym.internals.files import append_jsonl
+from paw_gym.transition import Episode
 from paw_train.evaluation.statistics import wilson_interval
 from paw_train.policies.checkpoints import cut_logs
 from paw_train.reporting.run.alarms import Alarm, find_alarms
@@ -42,8 +43,10 @@ class RunRecords:
         rows = list(read_records(self.folder / "metrics.jsonl", "update").by_key.values())
         return [alarm for alarm in find_alarms(rows, wm_loss) if alarm.first == update]
 
-    def failures(self, update: int, during: str, trajectories: Sequence[Trajectory]) -> int:
-        """Adds every episode that failed, its traceback with it; returns how many did."""
+    def failures(
+        self, update: int, during: str, trajectories: Sequence[Trajectory]
+    ) -> list[Episode]:
+        """Adds every episode that failed, its traceback with it; returns them."""
         failed = [t.episode for t in trajectories if t.episode.error is not None]
         for episode in failed:
             row = {
@@ -55,7 +58,7 @@ class RunRecords:
                 "error": episode.error,
             }
             append_jsonl(self.folder / "failures.jsonl", row)
-        return len(failed)
+        return failed
 
     def validation(self, updates: int, trajectories: Sequence[Trajectory]) -> None:
         """Adds success on the selection panel after so many updates; a failed episode counts as none."""

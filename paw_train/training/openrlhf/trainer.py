@@ -94,11 +94,9 @@ class PaWTrainer(_Upstream):
         return status, after
 
     def _report_failures(self, update: int, during: str, trajectories: Any) -> None:
-        if self.records.failures(update, during, trajectories):
-            for t in trajectories:
-                if t.episode.error is not None:
-                    said = f"episode {t.episode.episode_id} failed:\n{t.episode.error}"
-                    print(printable(said), flush=True)
+        for episode in self.records.failures(update, during, trajectories):
+            said = f"episode {episode.episode_id} failed:\n{episode.error}"
+            print(printable(said), flush=True)
 
     def _compute_rollout_stats(self, experiences: Any) -> dict[str, float]:
         # upstream asks for them before the first optimiser step
