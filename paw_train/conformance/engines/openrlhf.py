@@ -18,6 +18,7 @@ from openrlhf.trainer.ppo_utils.experience import Experience as OpenRLHFExperien
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from torch import Tensor
 
+from paw_train.algorithms.pool import Pool
 from paw_train.conformance.engines.shared import (
     max_return,
     outcome_of,
@@ -52,7 +53,7 @@ class OpenRLHFTrainer:
     def token_batch(self, recording: Recording, objective: Objective) -> list[TokenRow]:
         """The rows of the rollouts, with the log-probabilities of OpenRLHF's actor."""
         with _maker(recording, objective) as maker:
-            pool, _, _ = maker.scored_pool(trajectories(recording, objective))
+            pool: Pool = maker.scored_pool(trajectories(recording, objective))[0]
         return pool.rows
 
     def advantages(self, recording: Recording, objective: Objective) -> Tensor:
