@@ -33,12 +33,8 @@ from paw_train.policies.local.policy import LocalPolicy
 from paw_train.rollouts.rollout import Trajectory
 from paw_train.rollouts.scoring import row_logprobs
 from paw_train.rollouts.tokens import ACTION
-from paw_train.settings import (
-    AlgorithmSettings,
-    ObjectiveSettings,
-    OptimizerSettings,
-    WorldModelSettings,
-)
+from paw_train.settings import AlgorithmSettings, OptimizerSettings, WorldModelSettings
+from paw_train.settings.algorithm import ObjectiveSettings
 from paw_train.training.memory import ModelShape
 
 SHAPE = ModelShape(256, 6, 8, 2, 704, 1024, True, 32, qkv_bias=True)

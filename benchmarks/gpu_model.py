@@ -22,12 +22,8 @@ from paw_train.policies.local.scratch import word_tokenizer
 from paw_train.rollouts.policy import Request, Response, Sampling
 from paw_train.rollouts.rollout import Trajectory
 from paw_train.rollouts.tokens import ACTION, OBSERVATION, TokenRow
-from paw_train.settings import (
-    AlgorithmSettings,
-    ObjectiveSettings,
-    OptimizerSettings,
-    WorldModelSettings,
-)
+from paw_train.settings import AlgorithmSettings, OptimizerSettings, WorldModelSettings
+from paw_train.settings.algorithm import ObjectiveSettings
 from paw_train.training.memory import ModelShape
 
 MAX_RETURN = 10.0
