@@ -229,12 +229,13 @@ def _checked_class(
     entry_point: str | type, options: Mapping[str, Any], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The arguments of a class, or of the class that a string names."""
-    for name in filter(options.__contains__, ("tasks", "solve")):
-        raise EnvDefinitionError(
-            f"{name} is an option of generator functions; a class gives its tasks to super().__init__, "
-            "and has a method reference_solution.",
-            name,
-        )
+    for name in ("tasks", "solve"):
+        if name in options:
+            raise EnvDefinitionError(
+                f"{name} is an option of generator functions; a class gives its tasks to "
+                "super().__init__, and has a method reference_solution.",
+                name,
+            )
     if "max_steps" in options:
         check_max_steps(options["max_steps"])
     arguments = {**kwargs, **options}

@@ -27,9 +27,6 @@ from paw_gym.internals.printable import counted
 from paw_gym.internals.validation import check_first_outcome, check_outcome
 from paw_gym.transition import Episode, read_jsonl, read_parquet, write_jsonl, write_parquet
 
-_OF_OUTCOME = ("success", "score", "action_is_valid", "admissible_actions")
-"""keys of ``info`` that ``Outcome`` has too"""
-
 
 def info_keys(subject: Subject) -> str:
     """``info`` holds the contract's keys, of the right types, and plain JSON values, at every step."""
@@ -55,7 +52,9 @@ def _check_moment(moment: Moment, task_id: str, where: str) -> None:
         raise ContractViolation(f"info at {where} is not plain JSON values: {error}") from error
     # the core has checked these, but an environment's own reset, step or _info may replace them
     check = check_first_outcome if where == "reset" else check_outcome
-    given = {key: info[key] for key in _OF_OUTCOME}
+    given = {
+        key: info[key] for key in ("success", "score", "action_is_valid", "admissible_actions")
+    }
     check(Outcome(moment.observation, moment.reward, moment.terminated, **given), where)
 
 
