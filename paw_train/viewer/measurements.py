@@ -186,6 +186,7 @@ def evaluation_of(result: Mapping[str, Any]) -> Record:
     """
     overall, score = _rate(result), _of(result.get("score"), dict)
     mean, runs = number(score.get("mean")), _of(result.get("runs"), list)
+    tokens = _of(result.get("tokens"), dict)
     if overall and mean is not None and abs(mean - overall["success_rate"]) < 1e-9:
         mean = None
     names = {"agent": "agent", "model": "model", "panel": "panel", "env": "env_id"}
@@ -206,7 +207,7 @@ def evaluation_of(result: Mapping[str, Any]) -> Record:
             if isinstance(run, dict)
         ],
         "cost": None if (cost := number(result.get("cost"))) is None else money(cost),
-        "tokens": _of(result.get("tokens"), dict) or None,
+        "tokens": tokens if any(tokens.values()) else None,
         "measured": {
             key: value
             for key, value in result.items()

@@ -3,7 +3,7 @@
 import { h, inUnit, interval, number, percent, replace, s } from "./dom.js";
 
 const TALL = 132;
-const PAD = { left: 54, right: 10, top: 8, bottom: 20 };
+const PAD = { left: 58, right: 10, top: 8, bottom: 20 };
 
 function ticks(low, high, count) {
   const span = high - low || 1;

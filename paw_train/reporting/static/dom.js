@@ -47,7 +47,7 @@ export function number(value, digits = 3) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
   if (Number.isInteger(value) && Math.abs(value) < 1e6) return value.toLocaleString("en").replace("-", "−");
   const size = Math.abs(value);
-  if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(Math.max(2, digits - 1)).replace("-", "−");
+  if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(Math.max(2, digits - 1)).replace(/\.?0+e/, "e").replaceAll("-", "−");
   return Number(value.toPrecision(digits)).toString().replace("-", "−");
 }
 

@@ -13,5 +13,6 @@ for (const [i, section] of JSON.parse(document.getElementById("sections").textCo
   const charts = section.charts.map(({ series, ...chart }) =>
     new Chart({ ...chart, across: `${section.across} `, tall: 200, legend: true }, series.map((one) => ({ updates: section.x, ...one })), brush));
   place.append(...charts.map((chart) => chart.node));
+  draw(); // at once: a page may be printed before its first frame
   new ResizeObserver(() => requestAnimationFrame(draw)).observe(place);
 }
