@@ -17,10 +17,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from paw_gym.internals.constructors import registered_id
 from paw_gym.prompts import PromptTemplate
 from paw_gym.retrieval.encoders import Encoder, make_encoder
 from paw_gym.transition import Episode
 from paw_train.environments import agent_env_maker
+from paw_train.evaluation.noise import NOISE, gradient_shares, noisy_tokens
 from paw_train.evaluation.statistics import ratio_interval
 from paw_train.evaluation.terminal import Display
 from paw_train.policies.local.policy import LocalPolicy
@@ -31,6 +33,7 @@ from paw_train.rollouts.scoring import collate
 from paw_train.rollouts.tokens import OBSERVATION, TokenRow, micro_batches
 from paw_train.settings import EnvSettings
 from paw_train.settings.rollout import RolloutSettings
+from paw_train.settings.world_model import WorldModelSettings
 
 _SEED = 0
 _SCORED_TOGETHER = 4096
@@ -114,6 +117,8 @@ def measure(
 ) -> dict[str, Any]:
     """Measures a policy's predictions of the next observations of some episodes (``summarise``).
 
+    If the environment has a rule of what is noise, ``noise_share`` is the gradient's share on it.
+
     Args:
         embed: also let the policy write each observation, and compare it in this space.
     """
@@ -124,8 +129,9 @@ def measure(
     probe.close()
     if not wanted:
         raise ValueError("There is no transition with an observation to predict in these episodes.")
+    likely: dict[int, np.ndarray] = {}
     with display.task("scoring observations", len(wanted)) as advance:
-        sums = score(policy, wanted, progress=advance)
+        sums = score(policy, wanted, progress=advance, likely=likely)
     if embed is not None:
         with display.task("writing observations", 1):
             written = write_out(policy, wanted)
@@ -133,7 +139,12 @@ def measure(
         for one, (ours, theirs) in zip(sums, pairs, strict=True):
             one.similarity = float(np.clip(np.dot(ours, theirs), -1.0, 1.0))
             one.written = 1
-    return {**summarise(wanted, sums), "transitions_hash": transitions_hash(episodes)}
+    found = {**summarise(wanted, sums), "transitions_hash": transitions_hash(episodes)}
+    if (noise := NOISE.get(registered_id(env.id))) is not None:
+        noisy = [noisy_tokens(policy.chat, p.text, noise(p.text)) for p in wanted]
+        p = np.concatenate([likely[i] for i in range(len(wanted))])
+        found["noise_share"] = gradient_shares(p, np.concatenate(noisy), WorldModelSettings().rho)
+    return found
 
 
 @torch.no_grad()
@@ -142,8 +153,13 @@ def score(
     wanted: Sequence[Prediction],
     batch_tokens: int = _SCORED_TOGETHER,
     progress: Callable[[int], None] | None = None,
+    likely: dict[int, np.ndarray] | None = None,
 ) -> list[Sums]:
-    """Likelihood and accuracy of each observation, given the true tokens before each token."""
+    """Likelihood and accuracy of each observation, given the true tokens before each token.
+
+    Args:
+        likely: takes the probabilities of the tokens of each observation, by its number.
+    """
     policy.model.eval()
     rows = [prediction.row for prediction in wanted]
     sums: list[Sums] = [Sums() for _ in wanted]
@@ -164,6 +180,8 @@ def score(
         for i, (losses, right), log_p in zip(part, own, opening, strict=True):
             hits, length = int(right.sum()), len(losses)
             text = wanted[i].text
+            if likely is not None:
+                likely[i] = losses.neg().exp().numpy()
             sums[i] = Sums(1, length, len(text), float(losses.sum()), hits, hits == length)
             sums[i].opening = log_p
         done += len(part)

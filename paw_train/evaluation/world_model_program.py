@@ -102,6 +102,11 @@ def evaluate_from_args(
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, result)
     display.console.print(_table(result))
+    if noise := result.get("noise_share"):
+        shares = ", ".join(f"{name} {100 * share:.1f} %" for name, share in noise.items())
+        display.say(
+            f"Noise, such as identifiers, has these shares of tokens and gradients: {shares}."
+        )
     display.say(f"Written to {path}")
     return path
 
