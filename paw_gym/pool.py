@@ -143,9 +143,11 @@ class EnvPool:
 
     def step(self, responses: Sequence[str]) -> list[Slot]:
         """Gives each slot of ``active`` its response; returns those that are still running."""
-        if len(responses) != len(self.active):
-            count = len(self.active)
-            raise ValueError(f"Expected {count} responses (one a slot), got {len(responses)}.")
+        count, kind = len(self.active), type(responses).__name__
+        if len(responses) != count or isinstance(responses, Mapping):
+            raise ValueError(
+                f"Expected a list of {count} responses (one a slot), got a {kind} of {len(responses)}."
+            )
         answered = list(zip(self.active, responses, strict=True))
         self._fetch_ahead(
             (env, "step", (env.template.read_response(response).action,))
