@@ -232,6 +232,8 @@ class RemoteEnv(TextEnv):
         if forgotten or (isinstance(answer, SessionLostError) and call["op"] == "step"):
             return None
         if isinstance(answer, Exception):
+            if isinstance(answer, SessionLostError):
+                self._lose(answer)  # after a reset that failed, the episode before does not go on
             raise answer
         if "rng" in sent:
             call["rng"] = sent["rng"]
