@@ -179,7 +179,6 @@ class BoxEnv(TextEnv):
             del info["score"]
         wrong: dict[str, dict[str, Any]] = {
             "int for bool": {"success": int(info["success"])},
-            "number for an action": {"admissible_actions": [1]},
             "score of 3": {"score": 3.0},
             "tuple of actions": {"admissible_actions": ("look",)},
             "not a number": {"score": float("nan")},

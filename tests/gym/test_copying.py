@@ -11,7 +11,7 @@ import pytest
 from programs import said
 
 from paw_gym import AgentInterface, Outcome, Task
-from paw_gym.functional import GeneratorEnv
+from paw_gym.functional import GeneratorEnv, registered_factory
 
 WAYS: dict[str, Callable[[Any], Any]] = {
     "deepcopy": copy.deepcopy,
@@ -64,7 +64,5 @@ class TestRefusals:
         assert copy.deepcopy(env).reset(seed=0)[0] == "Well?"
 
     def test_an_id_that_is_not_registered_here(self) -> None:
-        from paw_gym.functional import registered_factory
-
         with pytest.raises(ValueError, match=r"'tests/Gone-v0' in this process: import the module"):
             registered_factory("tests/Gone-v0", "json")

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paw_gym import TextEnv
 from paw_gym.core import EnvDefinitionError, Task, TaskSet
+from paw_gym.envs.alfworld.env import ALFWorldEnv
+from paw_gym.envs.search_qa.env import SearchQAEnv
+from paw_gym.envs.sokoban import SokobanEnv
 from paw_gym.generated import SPLITS, sampled_tasks, shared_sets
-from paw_gym.registration import make_text_env
 
 
 def _dominoes(split: str, dots: int, num_tasks: int = 40) -> Sequence[Task]:
@@ -80,18 +80,11 @@ def test_a_wrong_number_and_a_key_that_is_no_string_are_named() -> None:
         tasks[0]
 
 
-def _env(name: str, **kwargs: Any) -> TextEnv:
-    env = make_text_env(f"paw_gym/{name}-v0", **kwargs).unwrapped
-    assert isinstance(env, TextEnv)
-    return env
-
-
 def test_task_sets_are_those_that_they_have_always_been() -> None:
-    before = "e2fa51650c14"
-    assert _env("ALFWorld", num_tasks=12).tasks.fingerprint[:12] == before
-    assert _env("Sokoban", num_tasks=20).tasks is _env("Sokoban", num_tasks=20).tasks
+    assert ALFWorldEnv(num_tasks=12).tasks.fingerprint.startswith("e2fa51650c14")
+    assert SokobanEnv(num_tasks=20).tasks is SokobanEnv(num_tasks=20).tasks
 
 
 def test_questions_of_mixed_difficulty_have_one_to_three_hops() -> None:
-    env = _env("SearchQA", difficulty="mixed", split="train", num_passages=300, num_questions=30)
+    env = SearchQAEnv(split="train", difficulty="mixed", num_passages=300, num_questions=30)
     assert {len(task.data.hops) for task in env.tasks} == {1, 2, 3}

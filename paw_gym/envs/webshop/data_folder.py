@@ -108,9 +108,8 @@ def _parse_options(raw: Any) -> tuple[tuple[str, tuple[str, ...]], ...]:
         for name, contents in (raw or {}).items():
             if contents is not None:
                 values = texts([content["value"] for content in contents], name)
-                options[name.lower()] = tuple(
-                    value.strip().replace("/", " | ").lower() for value in values
-                )
+                shown = [value.strip().replace("/", " | ").lower() for value in values]
+                options[name.lower()] = tuple(shown)
     except (AttributeError, KeyError, TypeError) as error:
         raise TypeError(
             f"customization_options is {raw!r:.60}, expected name -> list of objects with 'value'"
