@@ -60,8 +60,8 @@ class EnvironmentManager:
         if task_ids is not None and not len(task_ids):
             raise ValueError("task_ids is empty; expected ids of tasks, or None to sample them.")
         with closing(make_agent_env(env_id, **agent_kwargs)) as probe:
-            for task_id in task_ids or ():
-                probe.tasks[task_id]  # raises, with the nearest ids, if there is none
+            if unknown := sorted(set(task_ids or ()) - set(probe.tasks.ids)):
+                probe.tasks[unknown[0]]  # raises, with the nearest ids
             seeds = planned_seeds(probe.tasks.ids, seed)
         self._pool = EnvPool(env_id, groups, group_size, seed=seed, seeds=seeds, **agent_kwargs)
         self.groups, self.group_size = groups, group_size

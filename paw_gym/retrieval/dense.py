@@ -106,6 +106,9 @@ class DenseRetriever(CorpusRetriever):
         self._kind, self._stored = meta["kind"], None
         if self._kind == "ivfpq" and refine:
             self._stored = stored_vectors(folder, self.encoder.dim, meta["vector_storage"])
+            if len(self._stored) != len(self.corpus):
+                reason = f"{len(self._stored)} vectors for {len(self.corpus)} passages"
+                raise DamagedIndexError(folder / "vectors.bin", reason)
         self.candidates, self.probes, self.refine = candidates, probes, refine
         effort = {"candidates": candidates, "probes": probes, "refine": refine}
         self._settings = {"retriever": "e5", **meta, **effort}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -223,6 +224,11 @@ def test_a_damaged_or_other_file_of_vectors_is_named(corpus: Corpus, tmp_path: P
     file.unlink()
     with pytest.raises(DamagedIndexError, match=r"index\.faiss is missing"):
         DenseRetriever(corpus, folder, encoder)
+    build_dense_index(corpus, encoder, tmp_path / "pq", "ivfpq")
+    stored = tmp_path / "pq" / "vectors.bin"
+    os.truncate(stored, stored.stat().st_size // 2)
+    with pytest.raises(DamagedIndexError, match="750 vectors for 1500 passages"):
+        DenseRetriever(corpus, tmp_path / "pq", encoder)
 
 
 def test_two_processes_do_not_build_in_one_folder(corpus: Corpus, tmp_path: Path) -> None:
