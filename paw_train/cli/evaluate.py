@@ -93,12 +93,6 @@ def evaluate(
     ] = False,
     as_json: AsJson = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
-    log: Annotated[
-        str | None,
-        typer.Option(
-            help="[cyan]inspect[/cyan]: write result.eval for [cyan]inspect view[/cyan] too."
-        ),
-    ] = None,
 ) -> None:
     """Measure success on a fixed panel of tasks, with 95 % intervals, per task type.
 
@@ -108,8 +102,6 @@ def evaluate(
     these evaluations has no result.
     """
     import_modules(modules)
-    if log not in (None, "inspect"):
-        raise ValueError(f"--log is inspect, got {log!r}.")
     given = overrides or []
     models = [model, *(a for a in given if "=" not in a or os.path.isdir(a))]
     settings = [a for a in given if a not in models[1:]]
@@ -118,8 +110,6 @@ def evaluate(
         [None] if panel is None else [name.strip() for name in panel.split(",")]
     )
     single = len(models) == len(panels) == 1
-    if log and not single:
-        raise ValueError("--log inspect is of one evaluation: give one model and one panel.")
     from paw_gym.internals.files import json_text
     from paw_gym.internals.printable import printable
     from paw_train.evaluation.program import evaluate_jobs, make_jobs
@@ -128,10 +118,6 @@ def evaluate(
     display = Display(quiet or as_json)
     jobs = make_jobs(models, settings, out, agent, panels, seeds, display.say)
     results, failed = evaluate_jobs(jobs, display, fresh)
-    if log:
-        from paw_train.integrations.inspect import write_log
-
-        write_log(jobs[0].folder / "result.json")
     if as_json:
         typer.echo(json_text(results[0] if single else results, indent=2))
     for reason in failed:

@@ -1,4 +1,4 @@
-"""Inspect: every panel as a task, our agents as solvers, our scorer, and its logs from our results.
+"""Inspect: every panel as a task, our agents as solvers, our scorer.
 
     inspect eval paw/alfworld_valid_seen --model openai/gpt-5 --solver paw/react
 
@@ -8,33 +8,16 @@ episode that ``paw eval`` runs, but gets its responses from Inspect's model, so 
 
 from __future__ import annotations
 
-import json
 import re
 import threading
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import anyio
 from inspect_ai import Task, task
 from inspect_ai._util.registry import registry_add, registry_info
 from inspect_ai.dataset import MemoryDataset, Sample
-from inspect_ai.event import ModelEvent
-from inspect_ai.log import (
-    EvalConfig,
-    EvalDataset,
-    EvalLog,
-    EvalMetric,
-    EvalResults,
-    EvalSample,
-    EvalScore,
-    EvalSpec,
-    EvalStats,
-    write_eval_log,
-)
 from inspect_ai.model import (
     ChatMessage,
     ChatMessageAssistant,
@@ -48,9 +31,8 @@ from inspect_ai.model import (
 from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 
-from paw_gym import __version__
 from paw_gym.internals.validation import reason_of
-from paw_gym.transition import Episode, read_jsonl
+from paw_gym.transition import Episode
 from paw_train.agents import AGENTS, agent_class
 from paw_train.agents.metering import MeteredPool
 from paw_train.environments import agent_env_maker
@@ -236,63 +218,3 @@ for _panel in PANELS:
 for _agent in AGENTS:
     if agent_class(_agent).needs_policy:
         _offer(_solver_of(_agent), _agent)
-
-
-# --- logs ---------------------------------------------------------------------------------------------
-
-
-def write_log(result_path: Path) -> None:
-    """Writes a result and its episodes as ``result.eval`` beside them; failed tasks have no score."""
-    result = json.loads(result_path.read_text(encoding="utf-8"))
-    model, epochs, samples = result["model"] or result["agent"], Counter[str](), []
-    for episode in read_jsonl(result_path.with_name("episodes.jsonl")):
-        epochs[episode.task_id] += 1
-        samples.append(_sample(episode, epochs[episode.task_id], model))
-    score = (result["score"] or {}).get("mean")
-    values = {"success": result["success_rate"], "score": score, "reward": result["mean_reward"]}
-    means = {k: EvalMetric(name="mean", value=v) for k, v in values.items() if v is not None}
-    scores = [EvalScore(name=k, scorer="outcome", metrics={"mean": v}) for k, v in means.items()]
-    ended = datetime.now(UTC)
-    began = (ended - timedelta(seconds=result["seconds"])).isoformat()
-    spec = EvalSpec(
-        created=began,
-        task=f"paw/{task_name(result['panel'])}",
-        dataset=EvalDataset(name=result["panel"], samples=len(epochs), sample_ids=list(epochs)),
-        model=model,
-        solver=f"paw/{result['agent']}",
-        config=EvalConfig(epochs=len(result["runs"])),
-        packages={"paw_gym": __version__},
-        metadata={key: result[key] for key in ("panel_hash", "prompt_hash", "ci95", "settings")},
-    )
-    done = sum(sample.error is None for sample in samples)
-    log = EvalLog(
-        status="success" if result["complete"] else "error",
-        eval=spec,
-        results=EvalResults(total_samples=len(samples), completed_samples=done, scores=scores),
-        stats=EvalStats(started_at=began, completed_at=ended.isoformat()),
-        samples=samples,
-    )
-    write_eval_log(log, str(result_path.with_suffix(".eval")))
-
-
-def _sample(episode: Episode, epoch: int, model: str) -> EvalSample:
-    error = None
-    if episode.error is not None:
-        reason = reason_of(episode.error)
-        error = {"message": reason, "traceback": episode.error, "traceback_ansi": episode.error}
-    messages = _dialogue(episode)
-    outputs = [ModelOutput.from_content(model, t.response) for t in episode.transitions]
-    about = {"model": model, "tools": [], "tool_choice": "none", "config": GenerateConfig()}
-    asked = zip(messages[::2], outputs, strict=False)
-    return EvalSample(
-        id=episode.task_id,
-        epoch=epoch,
-        input=episode.instruction,
-        target="",
-        messages=messages,
-        output=outputs[-1] if outputs else ModelOutput.from_content(model, ""),
-        events=[ModelEvent(input=[prompt], output=output, **about) for prompt, output in asked],
-        scores=None if error else {"outcome": _score(episode)},
-        metadata={"task_type": episode.task_type},
-        error=error,
-    )
