@@ -170,6 +170,7 @@ class Tracking(ExitStack):
         """The trackers, opened; a run that they already know is continued."""
         if self._open or not self._names:
             return self._open
+        self.callback(self._open.clear)  # it may be entered again
         path = self.folder / STATE
         self._state = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         for name in self._names:

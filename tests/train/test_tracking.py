@@ -99,6 +99,17 @@ def test_every_update_comes_once(tmp_path: Path, memory: Any) -> None:
     assert not files(one)
 
 
+def test_a_tracking_that_is_entered_again_opens_its_trackers_again(
+    tmp_path: Path, memory: Any
+) -> None:
+    again = tracking(tmp_path, "memory")
+    for update in (1, 2):
+        measured(tmp_path, update)
+        with again:
+            again.follow()
+    assert [[update for update, _ in logged(opened)] for opened in memory.opened] == [[1], [2]]
+
+
 SMALL = ["updates=3", "checkpoint_every=1", "threads=1", "cloning.episodes=0", "tracking=[memory]"]
 SMALL += ["evaluation.tasks=2", "evaluation.every=0", "rollout.groups=2"]
 

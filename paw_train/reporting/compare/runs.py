@@ -266,7 +266,9 @@ class Runner:
     def _reap(self) -> None:
         for name, run in list(self.running.items()):
             child = self._children.get(name)
-            if is_held(self._lock_path(run)) if child is None else child.poll() is None:
+            # without a child, it is an earlier process's
+            at_work = is_held(self._lock_path(run)) if child is None else child.poll() is None
+            if at_work:
                 continue
             del self.running[name]
             self._children.pop(name, None)
