@@ -152,7 +152,8 @@ class Dialogues:
             return None
         return (
             f"The task and what precedes it take {dialogue.tokens} tokens of context, and the limit for a "
-            f"prompt is {limit}: raise rollout.max_context_tokens, or lower agent.examples."
+            f"prompt is {limit}: raise rollout.max_context_tokens as far as the model reads, or lower "
+            "agent.examples or rollout.max_response_tokens."
         )
 
     def ask(self, seeds: Mapping[str, int], sampling: Sampling) -> list[Response]:

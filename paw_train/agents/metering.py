@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -21,6 +22,8 @@ from paw_train.rollouts.policy import (
     spoken,
 )
 
+_EPISODE = re.compile(r".*#[0-9a-f]{8}-\d+", re.DOTALL)
+"""the pool's name of an episode; an agent may append to it in its requests' names"""
 REFLECTION = "/reflect"
 """the end of the name of a request whose answer is no action"""
 
@@ -72,8 +75,8 @@ def task_of(episode: str) -> str:
 
 def episode_of(request: str) -> str:
     """The pool's name of the episode that a request's name begins with."""
-    task, sign, rest = request.rpartition("#")
-    return f"{task}{sign}{rest.partition('/')[0]}"
+    found = _EPISODE.match(request)
+    return found[0] if found else request
 
 
 class MeteredPolicy:

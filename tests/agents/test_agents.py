@@ -14,6 +14,7 @@ from paw_gym import Outcome, Task, register_text_env
 from paw_gym.prompts import PromptTemplate
 from paw_train.agents import AGENTS, make_agent
 from paw_train.agents.dialogue import Dialogue
+from paw_train.agents.metering import episode_of
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import Request, Response
 from paw_train.settings import EnvSettings
@@ -315,6 +316,11 @@ class TestSearchR1:
         (episode,) = players.play().values()
         assert [t.action_is_valid for t in episode.transitions] == [False, True]
         assert "no valid action" in players.policy.requests[1].messages[-1]["content"]
+
+
+@pytest.mark.parametrize("own", ["", "/2", "/reflect", "-again", ":1/2"])
+def test_what_an_agent_appends_to_an_episode_s_name_is_not_part_of_it(own: str) -> None:
+    assert episode_of(f"room/1#b/2#00000abc-12{own}") == "room/1#b/2#00000abc-12"
 
 
 def test_an_agent_that_asks_needs_a_model() -> None:

