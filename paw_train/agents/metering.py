@@ -12,15 +12,7 @@ from paw_gym.pool import EnvPool, Slot
 from paw_gym.transition import Episode
 from paw_train.agents.action_form import ActionForm, problem_of
 from paw_train.agents.protocol import note
-from paw_train.rollouts.policy import (
-    Message,
-    Policy,
-    Request,
-    Response,
-    Sampling,
-    Session,
-    spoken,
-)
+from paw_train.rollouts.policy import Message, Policy, Request, Response, Sampling, Session, spoken
 
 _EPISODE = re.compile(r".*#[0-9a-f]{8}-\d+", re.DOTALL)
 """the pool's name of an episode; an agent may append to it in its requests' names"""

