@@ -109,7 +109,8 @@ def _with_targets(rows: Sequence[TokenRow], pool: Pool, targets: Tensor) -> list
     at_tokens = targets
     if len(targets) < len(pool.turn):
         at_tokens = torch.zeros(len(pool.turn), dtype=targets.dtype)
-        at_tokens[pool.first_tokens] = targets
+        acted = pool.lengths > 0
+        at_tokens[pool.first_tokens[acted]] = targets[acted]
     columns = zip(rows, pool.by_row(at_tokens), strict=True)
     return [replace(row, value_target=target) for row, target in columns]
 
@@ -178,14 +179,20 @@ def _view(
     critic = None
     if estimator.needs_critic:
         values = _needed(signals.values, "values").double()
-        ends = torch.cat([pool.episode[1:] != pool.episode[:-1], torch.tensor([True])])
-        critic = CriticView(values[pool.first_tokens], rewards, ends)
-        if algorithm.level == "token":
+        by_token = algorithm.level == "token"
+        episode = pool.episode[pool.turn] if by_token else pool.episode
+        last = torch.cat([episode[1:] != episode[:-1], torch.tensor([True])])
+        if by_token:
             # a token's KL is taken off at that token
             earned = torch.zeros_like(values) if penalties is None else -penalties
-            last_tokens = pool.lengths.cumsum(0) - 1
-            last = torch.zeros(len(values), dtype=torch.bool).index_fill(0, last_tokens[ends], True)
-            critic = CriticView(values, earned.index_add(0, last_tokens, pool.rewards), last)
+            places = (pool.lengths.cumsum(0) - 1).clamp(min=0)
+            own = (
+                episode[places] == pool.episode
+            )  # not so of an empty action that begins an episode
+            earned = earned.index_add(0, places[own], pool.rewards[own])
+            critic = CriticView(values, earned, last)
+        else:
+            critic = CriticView(values[pool.first_tokens], rewards, last)
     return UpdateView(
         rewards,
         pool.episode,

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from difflib import SequenceMatcher
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from rapidfuzz.distance import LCSseq
@@ -70,6 +70,8 @@ def gigpo(
     """
     rewards = as_values(step_rewards, "step_rewards")
     require_share(gamma, "gamma")
+    if statistics not in ("episode", "step"):
+        raise ValueError(f"`statistics` is episode or step, got {statistics!r}.")
     size = len(rewards)
     groups = as_codes(group_ids, "group_ids", size)
     names = as_codes(episode_ids, "episode_ids", size)
@@ -86,14 +88,14 @@ def gigpo(
     # an episode that is alone in its group is compared with nothing
     members = Counter(dict(zip(episodes, groups, strict=True)).values())
     episode_advantage *= torch.tensor([members[group] > 1 for group in groups])
-    steps = as_values(step_index, "step_index").tolist()
+    steps = step_index.tolist() if hasattr(step_index, "tolist") else list(step_index)
     to_go = _returns_to_go(rewards - own, _episode_rows(episodes, steps), gamma) + own
     states = _anchor_groups(anchors, groups, similarity, autojunk)
     step_advantage = standardized(to_go, states, normalize)
     return in_form_of(episode_advantage + omega * step_advantage, step_rewards)
 
 
-def _episode_rows(episodes: list[int], steps: list[float]) -> list[list[int]]:
+def _episode_rows(episodes: list[int], steps: list[Any]) -> list[list[int]]:
     """Row numbers of each episode in the order of its steps."""
     if len(steps) != len(episodes):
         raise ValueError(f"`step_index` must have {len(episodes)} entries, got {len(steps)}.")
@@ -105,7 +107,7 @@ def _episode_rows(episodes: list[int], steps: list[float]) -> list[list[int]]:
         for earlier, later in pairwise(members):
             if steps[earlier] == steps[later]:
                 raise ValueError(
-                    f"rows {earlier} and {later} are both step {steps[later]:g} of one episode; "
+                    f"rows {earlier} and {later} are both step {steps[later]} of one episode; "
                     "`episode_ids` must differ between the episodes of a rollout group."
                 )
     return list(rows.values())
@@ -124,8 +126,10 @@ def _anchor_groups(
 ) -> list[int]:
     """Number the (rollout group, anchor state) pairs of the rows: [S]."""
     pairs = [(0, 0)] * len(groups)
-    for group in set(groups):
-        members = [row for row, other in enumerate(groups) if other == group]
+    rows: dict[int, list[int]] = {}
+    for row, group in enumerate(groups):
+        rows.setdefault(group, []).append(row)
+    for group, members in rows.items():
         clusters = cluster_anchors([anchors[row] for row in members], similarity, autojunk)
         for row, cluster in zip(members, clusters, strict=True):
             pairs[row] = (group, cluster)

@@ -71,9 +71,13 @@ def centred(values: Tensor, index: Tensor, weights: Tensor | None = None) -> tup
 
 
 def standardized(
-    values: Tensor, groups: list[int], divide: bool, weights: Tensor | None = None
+    values: Tensor, groups: list[int], divide: bool, weights: FloatArray | None = None
 ) -> Tensor:
     """[N] `(x - mean) / (std + EPS)` in the group of each value; without the division if not `divide`."""
+    if weights is not None:
+        weights = as_values(weights, "weights")
+        if len(weights) != len(values) or (weights <= 0).any():
+            raise ValueError(f"`weights` must be {len(values)} numbers above 0, got {weights}.")
     index = torch.tensor(groups, dtype=torch.long)
     differences, counts = centred(values, index, weights)
     if not divide:

@@ -16,7 +16,7 @@ def grpo(
     returns: FloatArray,
     group_ids: IdArray,
     normalize: bool = True,
-    weights: Tensor | None = None,
+    weights: FloatArray | None = None,
 ) -> Tensor:
     """GRPO (Shao et al. 2024): each episode against the episodes of its own task.
 
@@ -26,14 +26,14 @@ def grpo(
         returns: [N] episode returns, the sum of all step rewards, penalties included.
         group_ids: [N] which rollout group the episode belongs to: any integers or strings.
         normalize: False leaves the division out, as Dr.GRPO (Liu et al. 2025) does.
-        weights: [N] float64, what each entry counts for in the mean and deviation of its group; None: 1.
+        weights: [N] above 0, what each entry counts for in the mean and deviation of its group; None: 1.
             With an entry for each step, one over the length of its episode counts every episode once.
 
     Returns:
         [N] advantages, to be given to every step of the episode.
 
     Raises:
-        ValueError: lengths differ, or a return is not finite.
+        ValueError: lengths differ, a return is not finite, or a weight is not above 0.
     """
     values = as_values(returns, "returns")
     codes = as_codes(group_ids, "group_ids", len(values))

@@ -71,8 +71,8 @@ class Pool:
 
     @property
     def first_tokens(self) -> Tensor:
-        """[N] number of the first token of each action among the action tokens."""
-        return self.lengths.cumsum(0) - self.lengths
+        """[N] number of the first token of each action, or of what follows an empty one, among theirs."""
+        return (self.lengths.cumsum(0) - self.lengths).clamp(max=len(self.turn) - 1)
 
     @property
     def observation_lengths(self) -> Tensor:

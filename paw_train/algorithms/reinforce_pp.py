@@ -8,7 +8,7 @@ from paw_train.losses.tensor_inputs import FloatArray, IdArray, as_codes
 
 
 def reinforce_pp(
-    returns: FloatArray, group_ids: IdArray | None = None, weights: Tensor | None = None
+    returns: FloatArray, group_ids: IdArray | None = None, weights: FloatArray | None = None
 ) -> Tensor:
     """REINFORCE++ (Hu 2025): returns standardised over the whole batch instead of the group.
 
@@ -22,7 +22,7 @@ def reinforce_pp(
         [N] advantages.
 
     Raises:
-        ValueError: lengths differ, or a return is not finite.
+        ValueError: lengths differ, a return is not finite, or a weight is not above 0.
     """
     values = as_values(returns, "returns")
     if group_ids is not None:

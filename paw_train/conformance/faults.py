@@ -100,12 +100,13 @@ def _rewritten(role: int, tokens: Callable[[Recording, Turn, list[int]], list[in
     def change(recording: Recording, row: TokenRow) -> TokenRow:
         result, start = TokenRow(), 0
         for (own, number), span in groupby(zip(row.role, row.turn, strict=True)):
-            part = slice(start, start := start + len(list(span)))
-            ids = row.ids[part]
+            end = start + len(list(span))
+            ids = row.ids[start:end]
             if own == role:
                 ids = tokens(recording, recording.turns[number], ids)
-            logprob = [*row.logprob[part], *[0.0] * len(ids)][: len(ids)]
+            logprob = [*row.logprob[start:end], *[0.0] * len(ids)][: len(ids)]
             result.append(ids, own, number, logprob)
+            start = end
         return result
 
     return Borders(rows=lambda recording, rows: [change(recording, row) for row in rows])

@@ -98,16 +98,11 @@ class _Scores(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, grad_entropy: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, targets, inverse, norms, entropy = ctx.saved_tensors
+        wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
+        to_hidden = torch.zeros_like(hidden) if wants_hidden else None
         # sums over chunks stay in the wide type: rounded to bfloat16 each, they would drift
-        to_hidden, to_weight, to_bias = (
-            torch.zeros_like(given, dtype=dtype) if wanted else None
-            for given, dtype, wanted in zip(
-                (hidden, weight, bias),
-                (hidden.dtype, norms.dtype, norms.dtype),
-                ctx.needs_input_grad[:3],
-                strict=True,
-            )
-        )
+        to_weight = torch.zeros_like(weight, dtype=norms.dtype) if wants_weight else None
+        to_bias = torch.zeros_like(bias, dtype=norms.dtype) if wants_bias else None
         # tokens that are only measured (observations that are not selected, say) cost nothing here
         live, entropies = _live(grad, grad_entropy)
         for rows in live.split(ctx.size):
@@ -270,8 +265,15 @@ def _more_than_linear(model: Any) -> str | None:
     ids = torch.arange(min(4, count), device=weight.device)[None]
     # large enough for any cap to show, whatever the model's own logits are
     probe = torch.linspace(-100, 100, count, dtype=weight.dtype, device=weight.device)
-    with torch.no_grad(), _replaced_forward(lm_head, lambda x: probe.repeat(*x.shape[:-1], 1)):
-        logits = model(input_ids=ids, use_cache=False).logits
+    # one flag per module: layers that recompute have theirs set while dropout inside them is off
+    flags = [(module, module.training) for module in model.modules()]
+    model.eval()  # dropout would draw random numbers: a continued run has its own first pass
+    try:
+        with torch.no_grad(), _replaced_forward(lm_head, lambda x: probe.repeat(*x.shape[:-1], 1)):
+            logits = model(input_ids=ids, use_cache=False).logits
+    finally:
+        for module, flag in flags:
+            module.training = flag
     if (logits.float() == probe.float()).all():
         return None
     return "the model changes the logits after its LM head (a cap or a scale)"

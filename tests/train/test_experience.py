@@ -133,6 +133,29 @@ def test_ppo_is_gae_by_hand_with_each_tokens_own_kl(level: str, coef: float) -> 
             assert targets[place].item() == pytest.approx(wanted, abs=1e-5)
 
 
+@pytest.mark.parametrize("level", ["turn", "token"])
+@pytest.mark.parametrize("empty", [0, 4, 7])
+@pytest.mark.parametrize("name", ["ppo", "gigpo", "grpo"])
+def test_an_empty_response_is_a_turn_without_tokens(name: str, empty: int, level: str) -> None:
+    trajectories = made_up(False)
+    rows = [row for trajectory in trajectories for row in trajectory.rows]
+    parted = [n for n, role in enumerate(rows[empty].role) if role != ACTION]
+    for column in (rows[empty].ids, rows[empty].role, rows[empty].turn, rows[empty].logprob):
+        column[:] = [column[n] for n in parted]
+    pool = collect(trajectories)
+    algorithm = AlgorithmSettings(name=name, level=level, gamma=1.0, lam=1.0, normalize=False)
+    wm = WorldModelSettings(average="rollout", alpha=1.0)
+    signals = Signals(values=torch.zeros(len(pool.turn)))
+    prepared = prepare(pool, algorithm, PLAIN, wm, 10.0, signals)
+    assert prepared.advantages.isfinite().all() and prepared.plan.weights.isfinite().all()
+    found = pool.at_actions([row.advantage for row in prepared.rows])
+    if name == "ppo":  # nothing is discounted: each token has the return of its episode
+        assert found.tolist() == pool.returns[pool.episode[pool.turn]].tolist()
+        targets = pool.at_actions([row.value_target for row in prepared.rows])
+        wanted = found if level == "token" else found * (found == targets)
+        assert torch.equal(targets, wanted) and targets[0] == found[0]
+
+
 def test_ppo_whitens_over_the_update_and_weighs_every_episode_as_its_own_group() -> None:
     pool = collect(made_up(True))
     values = torch.zeros(int(pool.lengths.sum()))

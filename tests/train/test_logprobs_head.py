@@ -258,6 +258,18 @@ def test_a_model_called_as_a_whole_gives_the_same_scores_and_gradients() -> None
     assert model(input_ids=batch.ids).logits.shape[-1] == len(TOKENIZER)
 
 
+def test_the_look_at_a_model_draws_no_random_numbers() -> None:
+    """Cloning that is continued looks again, and its dropout goes on as if it had not."""
+    model = scratch_model(SMALL, len(TOKENIZER), 0).train()
+    model.get_input_embeddings().register_forward_hook(
+        lambda module, _, out: torch.nn.functional.dropout(out, 0.5, module.training)
+    )
+    before = torch.get_rng_state()
+    assert TokenScorer(model).fallback_reason is None
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(module.training for module in model.modules())
+
+
 def test_a_head_with_an_input_of_its_own_is_scored_by_chunks() -> None:
     """As MiniCPM's, whose hidden states are divided before they are projected."""
     model = scratch_model(SMALL, len(TOKENIZER), 0)
