@@ -174,8 +174,9 @@ def build_index(
     if folder is None:
         return _merge([_index(corpus, *bound) for bound in bounds])
 
+    parts = folder / "shards"
+
     def build() -> None:
-        parts = folder / "shards"
         form = {"format": FORMAT, "corpus": corpus.fingerprint, "shard_size": shard_size}
         claim(parts / "of.json", form)
         shards = {parts / f"{first:012d}": (first, end) for first, end in bounds}
@@ -187,10 +188,10 @@ def build_index(
             progress("indexing", done, size)
         progress("merging", 0, 1)
         _merge([BM25Index.load(at) for at in shards]).save(folder)
-        shutil.rmtree(parts)
         progress("merging", 1, 1)
 
     build_once(folder, build)
+    shutil.rmtree(parts, ignore_errors=True)  # left by a build that was killed as it ended
     return BM25Index.load(folder, corpus.fingerprint)
 
 
