@@ -55,7 +55,7 @@ def promise(pages: Any, script: str) -> Any:
 
 def open_page(run: Path, tab: str) -> tuple[Service, Any, Any]:
     """Starts server and browser and reports the first paint."""
-    server = Service("view", str(run), "--no-open")
+    server = Service("view", str(run))
     ready = time.perf_counter() - server.started
     folder = tempfile.TemporaryDirectory()
     pages = Pages(Path(folder.name))

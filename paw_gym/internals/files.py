@@ -272,10 +272,10 @@ def private_file(path: Path) -> Path:
     return path
 
 
-def kept_path(url: str, suffix: str = "token") -> Path:
-    """The file that keeps something of the server at an address, for as long as it runs."""
+def kept_path(url: str) -> Path:
+    """The file that keeps the token of the server at an address, for as long as it runs."""
     parts = urlsplit(url)
-    return private_folder("servers") / f"{parts.hostname}-{parts.port}.{suffix}".replace(":", "_")
+    return private_folder("servers") / f"{parts.hostname}-{parts.port}.token".replace(":", "_")
 
 
 def own_token(url: str) -> str | None:

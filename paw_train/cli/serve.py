@@ -1,4 +1,4 @@
-"""``paw serve``: starts a service. ``paw view``: opens runs and evaluations in the browser."""
+"""``paw serve``: starts a service. ``paw view``: shows runs and evaluations in the browser."""
 
 from __future__ import annotations
 
@@ -83,7 +83,6 @@ def serve(
     verbose: bool,
     *,
     has_pages: bool = False,
-    open_page: bool = False,
 ) -> None:
     """Makes a service and runs it. It binds its address first: what it serves may take long to open."""
     from env_servers.service import address_of, bound_sockets, run
@@ -96,10 +95,6 @@ def serve(
     if settings.is_new:
         shown = f'the header "Authorization: Bearer {settings.token}"'
         typer.echo(f"Clients send {shown}; yours on this machine find it by themselves.", err=True)
-    if open_page:
-        for bound in sockets:
-            bound.listen()  # a browser that comes before the server runs waits
-        show_page(address, link)
     run(service, settings, sockets=sockets, verbose=verbose)
 
 
@@ -301,9 +296,6 @@ def view(
     run: Annotated[
         Path, typer.Argument(metavar="RUN", help="A run's folder, or a folder of runs.")
     ],
-    open_page: Annotated[
-        bool, typer.Option("--open/--no-open", help="Open the page in the browser of this machine.")
-    ] = True,
     host: Host = "127.0.0.1",
     port: Annotated[
         int, typer.Option(help="Port to listen on; 0 takes any free one.", min=0, max=65535)
@@ -319,35 +311,4 @@ def view(
     settings = settings_of(host, port, token, no_token)
     hosts = [host, *(allow_host or [])]
     make = partial(create_app, run, token=settings.token, hosts=hosts)
-    serve(str(run), settings, make, verbose, has_pages=True, open_page=open_page)
-
-
-_BROWSER_SECONDS = 60.0
-"""time for the browser to start, and to read the page"""
-
-
-def show_page(address: str, link: str) -> None:
-    """Opens a server's page in the browser; does nothing on a machine without a screen.
-
-    The browser's arguments, which other users can see, name a file that leads to the link.
-    """
-    import sys
-    import threading
-    import time
-    import webbrowser
-    from html import escape
-
-    from paw_gym.internals.files import kept, kept_path
-
-    screen = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
-    if sys.platform == "linux" and not screen:
-        return
-    page = kept_path(address, "html")
-
-    def show() -> None:
-        refresh = f'<meta http-equiv="refresh" content="0; url={escape(link)}">'
-        with kept(page, f"<!doctype html>{refresh}"):
-            webbrowser.open(page.as_uri())
-            time.sleep(_BROWSER_SECONDS)
-
-    threading.Thread(target=show, daemon=True).start()
+    serve(str(run), settings, make, verbose, has_pages=True)

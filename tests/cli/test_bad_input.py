@@ -260,8 +260,8 @@ COMMANDS = {
     "compare-results foreign foreign": "lacks env_id, n, panel, panel_hash, runs",
     "report nowhere": "There is no run folder 'nowhere'",
     "report emptyfolder": "expected at least one of config.json",
-    "view nowhere --no-open": "no folder 'nowhere'",
-    "view emptyfolder --no-open": "'emptyfolder' holds no run",
+    "view nowhere": "no folder 'nowhere'",
+    "view emptyfolder": "'emptyfolder' holds no run",
     "play Boxs": "There is no text environment 'Boxs'",
     "play ALFWorld --task x": "There is no task 'x'",
     "check unmade:me/Needs-v0": "missing 2 required positional arguments: 'size' and 'colour'",
@@ -360,7 +360,7 @@ def test_a_command_that_will_not_do(here: Path, command: str, message: str) -> N
 
 
 @pytest.mark.parametrize(
-    "command", ["view run --no-open", "serve webshop", "serve retriever", "serve gateway"]
+    "command", ["view run", "serve webshop", "serve retriever", "serve gateway"]
 )
 def test_a_port_in_use(here: Path, command: str) -> None:
     with socket.socket() as taken:

@@ -116,7 +116,6 @@ BUDGETS = (
     (r"paw check .*", "--tasks 1"),
     (r"paw index build .*", "--workers 1"),
     (r"paw (serve|view) .*", "--port 0"),
-    (r"paw view .*", "--no-open"),
     (r"paw conformance(?!.*--fault).*", "--fault advantage_sign"),
 )
 """what comes after the arguments of a line that would take long (CONTRIBUTING.md says so too)"""

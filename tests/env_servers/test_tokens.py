@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import stat
-import webbrowser
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +13,6 @@ from paw_gym import make_remote
 from paw_gym.internals.files import kept, kept_path, own_token
 from paw_gym.remote import ServerUnavailableError, SessionLostError
 from paw_gym.retrieval import RetrieverError, make_retriever
-from paw_train.cli import serve as commands
 from paw_train.cli.serve import settings_of
 
 SHOP = "paw_gym/WebShop-v0"
@@ -85,28 +81,6 @@ def test_which_token_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     given = settings_of("127.0.0.1", 0, None, False)
     assert given.token == "of the environment" and not given.is_new
     assert settings_of("127.0.0.1", 0, None, True).token is None
-
-
-def test_a_browser_is_started_without_the_token(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Other users can see the arguments of its process."""
-    monkeypatch.setenv("PAW_CACHE_DIR", str(tmp_path))
-    monkeypatch.setenv("DISPLAY", ":0")
-    monkeypatch.setattr(commands, "_BROWSER_SECONDS", 0.0)
-    seen = []
-
-    def opened(url: str) -> None:
-        page = Path(url.removeprefix("file://"))
-        seen.append((url, mode(page), page.read_text()))
-
-    monkeypatch.setattr(webbrowser, "open", opened)
-    monkeypatch.setattr("threading.Thread", lambda target, daemon: SimpleNamespace(start=target))
-    monkeypatch.setattr("time.sleep", lambda seconds: None)
-    commands.show_page("http://127.0.0.1:1", "http://127.0.0.1:1/?token=secret")
-    [(url, allowed, text)] = seen
-    assert "secret" not in url and allowed == 0o600 and "/?token=secret" in text
-    assert not os.listdir(tmp_path / "servers")
 
 
 @pytest.mark.slow
