@@ -1,14 +1,8 @@
 """Advantage estimators by name: what each declares about itself, and what it reads from an update.
 
 An algorithm is a file in this folder: its formula as a pure function, and an estimator that applies it to the
-transitions of one update. A new estimator is one decorated function, here or in another package:
-
-```python
-@ADVANTAGES.register("centred")
-@estimator(grouped=True)
-def centred(update):
-    return rloo(update.returns, update.group)[update.episode]
-```
+transitions of one update. A new estimator is one decorated function, here or in another package
+(``docs/extend.md``).
 """
 
 from __future__ import annotations

@@ -98,16 +98,18 @@ def prepare(
     columns = pool.by_row(advantages if by_token else advantages[pool.turn])
     rows = [replace(row, advantage=own) for row, own in zip(pool.rows, columns, strict=True)]
     if targets is not None:
-        rows = _with_targets(rows, pool, targets)
+        rows = _with_targets(rows, pool, targets, by_token)
     rows = _with_weights(rows, pool, plan, world_model, ask)
     rows = [trimmed(row, objective.log_observations) for row in rows]
     return Prepared(rows, metrics, advantages.float(), plan, entropy, groups[pool.episode])
 
 
-def _with_targets(rows: Sequence[TokenRow], pool: Pool, targets: Tensor) -> list[TokenRow]:
+def _with_targets(
+    rows: Sequence[TokenRow], pool: Pool, targets: Tensor, by_token: bool
+) -> list[TokenRow]:
     """Rows with a critic's targets: of each action token, or of each transition at its first one."""
     at_tokens = targets
-    if len(targets) < len(pool.turn):
+    if not by_token:
         at_tokens = torch.zeros(len(pool.turn), dtype=targets.dtype)
         acted = pool.lengths > 0
         at_tokens[pool.first_tokens[acted]] = targets[acted]

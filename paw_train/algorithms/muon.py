@@ -23,10 +23,7 @@ def split_optimizers(
 
     Args:
         masters: what is stepped in place of each of the model's trained parameters, in order.
-        lr: rate of AdamW.
         matrix_lr: rate of Muon; ``None``: AdamW for the matrices too.
-        matrix_decay: weight decay of Muon.
-        adamw: further arguments of AdamW.
     """
     matrices: list[Tensor] = []
     others: list[Tensor] = []
@@ -83,13 +80,9 @@ class Muon(torch.optim.Muon):
 def orthogonalized(
     matrices: Tensor, coefficients: tuple[float, float, float], steps: int, epsilon: float
 ) -> Tensor:
-    """Matrices with the same singular vectors and all singular values near 1, by Newton-Schulz iteration.
+    """Matrices [n, r, c] with the same singular vectors and all singular values near 1.
 
-    Args:
-        matrices: [n, r, c].
-        coefficients: of the quintic polynomial.
-        steps: iterations.
-        epsilon: smallest norm that is divided by.
+    By Newton-Schulz iteration with a quintic polynomial; no norm below ``epsilon`` is divided by.
     """
     a, b, c = coefficients
     tall = matrices.shape[1] > matrices.shape[2]

@@ -12,12 +12,7 @@ import numpy as np
 from paw_gym.pool import EnvPool, Slot
 from paw_gym.transition import Episode
 from paw_train.rollouts.chat import ChatFormat
-from paw_train.rollouts.policy import (
-    Policy,
-    Request,
-    Response,
-    response_seed,
-)
+from paw_train.rollouts.policy import Policy, Request, Response, response_seed
 from paw_train.rollouts.rows import append_transition
 from paw_train.rollouts.tokens import ACTION, TokenRow
 from paw_train.settings.rollout import RolloutSettings
@@ -60,9 +55,7 @@ def rollout(
     neighbours nor their number (up to the rounding of the model's arithmetic in other batch shapes).
 
     Args:
-        policy: gives the responses.
         pool: the environments; its agent interface decides the context mode.
-        settings: sampling and limits.
         generator: CPU generator, from which one seed is sampled; or that seed.
         task_ids: one task per group; ``None``: the pool samples them.
         progress: called with (running, all) episodes after each step.
@@ -179,13 +172,10 @@ def demonstrations(
     """Episodes of the environments' own expert.
 
     Args:
-        pool: the environments.
         chat: writes token rows; ``None``: records only.
-        task_ids: the tasks.
         noise: share of steps at which something else is done instead (a random admissible action,
             or the last one again). The expert then shows how to recover; the perturbed action itself
             is not an example, and is context in its row.
-        rng: of the noise.
         slips: ``random``, as above; ``misplaced``, half of those that do not repeat the last action are what
             another episode's expert does at that moment, mostly refused here; ``imitated``, the same, in
             streaks, and they are examples as well.

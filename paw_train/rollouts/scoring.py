@@ -41,7 +41,6 @@ def collate(rows: Sequence[TokenRow], pad_id: int) -> Batch:
         raise ValueError("the first token of a row has a role, but nothing predicts it.")
     part = (torch.arange(len(rows))[:, None] * (turn.max() + 2) + turn + 1) * 3 + role
     _, where, counts = part.unique(return_inverse=True, return_counts=True)
-    worth = ("value_target", "ref_logprob")
     return Batch(
         padded("ids", pad_id, np.int64),  # type: ignore[arg-type]
         (torch.arange(shape[1]) < lengths[:, None]).long(),
@@ -53,7 +52,8 @@ def collate(rows: Sequence[TokenRow], pad_id: int) -> Batch:
         padded("advantage"),
         padded("wm_weight"),
         padded("placebo_ids", pad_id, np.int64),
-        *(padded(name) for name in worth),
+        padded("value_target"),
+        padded("ref_logprob"),
     )
 
 

@@ -99,12 +99,7 @@ ROLES: tuple[Role, ...] = ("action", "env_output", "warning")
 
 
 def token_roles(row: TokenRow, malformed: Sequence[bool]) -> list[Role]:
-    """[T] the role of each token.
-
-    Args:
-        row: of an episode.
-        malformed: for each turn, whether its response could not be read.
-    """
+    """[T] the role of each token; ``malformed`` says of each turn if its response could not be read."""
 
     def name(role: int, turn: int) -> Role:
         if role == OBSERVATION:
@@ -126,8 +121,6 @@ def batches_alike(
     """Batches of items of about equal length, longest first.
 
     Args:
-        items: to be read in padded passes.
-        length: tokens of an item.
         most: padded tokens of a batch that has more than one item.
         few: padding that is still cheaper than one more pass, in tokens.
         share: the same, as a share of the padded tokens; the larger of the two counts.

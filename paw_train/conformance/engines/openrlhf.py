@@ -134,14 +134,12 @@ def _maker(recording: Recording, objective: Objective) -> Iterator[Any]:
             given = batch.sequences, batch.action_mask, batch.attention_mask
             batch.action_log_probs = sampler(*given)
             batch.base_action_log_probs = reference(*given)
-            batch.values = torch.stack(
-                [_values(recording, ids) for ids in batch.sequences.tolist()]
-            )
+            rows = batch.sequences.tolist()
+            batch.values = torch.stack([_values(recording, ids) for ids in rows])
         return batches
 
-    maker: Any = PaWExperienceMaker.__new__(
-        PaWExperienceMaker
-    )  # upstream's constructor needs Ray's actors
+    # upstream's constructor needs Ray's actors
+    maker: Any = PaWExperienceMaker.__new__(PaWExperienceMaker)
     maker.run, maker.max_return = _settings(recording, objective), max_return(objective)
     maker.tokenizer, maker.initial_model_group = recording.tokenizer, object()
     with torch.no_grad(), patch.object(RemoteExperienceMaker, "make_experience", scored):
