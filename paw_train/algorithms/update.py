@@ -69,12 +69,9 @@ class Updater:
         )
 
     def step(self, rows: Sequence[TokenRow], update: int, seed: int) -> dict[str, float]:
-        """All optimiser steps of one update; returns the metrics, averaged over them.
+        """All optimiser steps of one update (from 0); returns the metrics, averaged over them.
 
-        Args:
-            rows: of ``prepare``.
-            update: its number, from 0.
-            seed: of the shuffle into mini-batches.
+        The seed is that of the shuffle into mini-batches.
         """
         share = schedule_share(self.settings, update, self.updates)
         for optimizer, peak in zip(self.optimizers, self.peaks, strict=True):

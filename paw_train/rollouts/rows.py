@@ -119,7 +119,6 @@ def look_ahead(
     The context stays `h_t`. What is appended is context that carries world-model weights alone.
 
     Args:
-        row: with world-model weights; not changed.
         later: the rows of the transitions that followed, one each.
         ask: ids between an observation and the response that follows it.
         weights: of each token of the observations of ``later``.
@@ -160,10 +159,6 @@ def with_placebo(rows: Sequence[TokenRow], seed: int) -> list[TokenRow]:
     tokens, not from what observations say. Rows with equally many such tokens take their observations from
     one another in a random circle, so none keeps its own. A row without a partner keeps its own, and loses
     its weight.
-
-    Args:
-        rows: of ``prepare``, one transition each.
-        seed: of the circle.
 
     Raises:
         ValueError: actions follow an observation in a row: replacing it would change what they answer.

@@ -34,13 +34,9 @@ class ChunkedActor(Actor):
         temperatures: Tensor,
         entropies: int = 0,
     ) -> TokenScores:
-        """Log-probabilities of selected tokens, and entropies at the first of them.
+        """Log-probabilities of selected tokens, and entropies at the first of them (``TokenScorer``).
 
-        Args:
-            ids: [B, T], padded on the right.
-            attention: [B, T], 0 on padding.
-            tokens: [P] numbers ``b * T + t`` of the tokens, t > 0; temperatures are theirs.
-            entropies: number of leading tokens whose entropy is wanted.
+        ``attention`` [B, T] is 0 on padding.
         """
         inputs, positions = self._inputs(ids, attention)
         before = tokens - 1

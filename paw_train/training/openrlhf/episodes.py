@@ -69,10 +69,8 @@ def further_groups(
 ) -> Iterator[GroupLabel]:
     """The groups that replace those of an update whose returns are all equal (dynamic sampling).
 
-    They depend on the seed, the update and ``extra`` alone, so that a resumed run has the same.
-
-    Args:
-        extra: number of the further rollout, from 1.
+    They depend on the seed, the update and ``extra`` (the number of the further rollout, from 1) alone, so
+    that a resumed run has the same.
     """
     rng = np.random.default_rng([settings.seed + 1, update, extra])
     yield from _groups(tasks, settings, update, extra * settings.rollout.groups, rng)
