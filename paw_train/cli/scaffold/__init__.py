@@ -50,17 +50,14 @@ class Names:
         package = "_".join(words)
         if keyword.iskeyword(package) or keyword.issoftkeyword(package):
             raise ValueError(f"{package!r} is a word of Python's own. Choose another name.")
-        if package in sys.stdlib_module_names or package == "test" or _is_installed(package):
+        spec = find_spec(package)
+        installed = spec is not None and spec.origin is not None
+        if package in sys.stdlib_module_names or package == "test" or installed:
             raise ValueError(
                 f"There is already a Python module {package!r}, which the new package would hide. "
                 "Choose another name."
             )
         return cls("-".join(words), package, "".join(map(str.capitalize, words)))
-
-
-def _is_installed(package: str) -> bool:
-    spec = find_spec(package)
-    return spec is not None and spec.origin is not None
 
 
 def write_scaffold(names: Names, into: Path) -> Path:

@@ -30,10 +30,7 @@ class Verdict:
 
 
 def verdict_of(run: RunData) -> Verdict:
-    """The verdict on before against after: better, worse, undecided or missing.
-
-    A run's ``note`` is its first detail.
-    """
+    """The verdict on before against after: better, worse, undecided or missing; ``note`` comes first."""
     verdict, note = _verdict(run), run.setting("note")
     return replace(verdict, details=(note, *verdict.details)) if note else verdict
 
@@ -78,7 +75,7 @@ def _compare(run: RunData, before: EvalResult, after: EvalResult) -> Verdict:
         return Verdict(
             f"{headline}; training solves {trained}" if trained else headline, more, "worse"
         )
-    overlap = intervals_overlap(a, b)
+    overlap = a.low <= b.high and b.low <= a.high
     tone, sentence = _decide(before, after, overlap)
     joint = "the intervals overlap" if overlap else "the intervals do not overlap"
     # with several environments, their shares in training differ from those in the panel
@@ -210,10 +207,6 @@ def _tasks(run: RunData, result: EvalResult) -> str:
 def same_panel(before: EvalResult, after: EvalResult) -> bool:
     """True if both results are on the same tasks, by their hashes."""
     return before.panel_hash == after.panel_hash and before.overall.n == after.overall.n
-
-
-def intervals_overlap(a: Rate, b: Rate) -> bool:
-    return a.low <= b.high and b.low <= a.high
 
 
 def points(difference: float) -> str:
