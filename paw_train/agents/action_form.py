@@ -46,11 +46,7 @@ class ActionForm:
         return [] if self.format == "tags" else tool_names(self.template.own_tags)
 
     def request(self, request: Request, said: Sequence[Response] = ()) -> Request:
-        """The request that is sent for an agent's request for an action.
-
-        Args:
-            said: the episode's earlier responses, in order: a server gets its own calls back.
-        """
+        """The request that is sent for an agent's own, after the episode's earlier responses (``said``)."""
         if self.format == "tags":
             return request
         messages = self._as_tool_calls(request.messages, list(said))

@@ -58,11 +58,7 @@ class Dialogue:
 
     @property
     def tokens(self) -> int:
-        """Length by the policy's tokenizer.
-
-        Without one: estimated from the number of characters per token in the server's last count for
-        this dialogue, and before the first count from four.
-        """
+        """Length by the policy's tokenizer; without one, estimated by the server's last count of tokens."""
         return self._tokens_of(self.messages) if self.ids is None else len(self.ids)
 
     def _tokens_of(self, messages: Sequence[Message]) -> int:
@@ -157,11 +153,7 @@ class Dialogues:
         )
 
     def ask(self, seeds: Mapping[str, int], sampling: Sampling) -> list[Response]:
-        """One response in each dialogue that is named.
-
-        Args:
-            seeds: of each response, by episode. Episodes may leave from one call to the next.
-        """
+        """One response in each dialogue that ``seeds`` names; episodes may leave between calls."""
         if self._session is None:
             self._session = self.policy.session(sampling, True)
         found = {name: Response(error=e) for name in seeds if (e := self.too_long(name))}
@@ -177,11 +169,7 @@ class Dialogues:
         return [found[name] for name in seeds]
 
     def _shorten(self, dialogue: Dialogue) -> bool:
-        """Shortens a dialogue that was refused for its length; false if nothing in it can be left out.
-
-        Down to the server's limit; if the limit is unknown, or met by our own count, by a quarter of
-        that count.
-        """
+        """Shortens a dialogue refused for its length to the limit, or by a quarter; false if it cannot."""
         before, room = dialogue.notes, dialogue.tokens - 1
         known = getattr(self.policy, "context_tokens", None)
         dialogue.fit(room if known is None else min(room, known - self.rollout.max_response_tokens))

@@ -47,10 +47,7 @@ class ExampleSource:
         self.exclude = frozenset(exclude)
 
     def solved(self, count: int, seed: int) -> list[Example]:
-        """Up to ``count`` candidates for each example wanted, in the order of a seeded shuffle.
-
-        Task types take turns, so that the first ones show as many kinds of task as there are.
-        """
+        """Up to ``count`` candidates for each example wanted, shuffled by a seed; task types take turns."""
         env = self.make_env()
         try:
             if not has_expert(env):
@@ -249,11 +246,7 @@ _GENERAL = "As far as I can see, this brings me closer to the goal: {action}."
 
 
 def thought(instruction: str, action: str, step: int) -> str:
-    """A possible thought before an action; that of the first step recalls the task.
-
-    Args:
-        instruction: the task; its first paragraph is recalled.
-    """
+    """A possible thought before an action; that of the first step recalls the task's first paragraph."""
     written = fill(_GENERAL, action=action)
     for pattern, text in _COMPILED:
         match = pattern.fullmatch(action.strip())

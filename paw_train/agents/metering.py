@@ -285,11 +285,7 @@ class Exchange:
 
 
 def exchanges(episode: Episode) -> list[Exchange]:
-    """Every request that was made for an episode, in order; none where they were not recorded.
-
-    For an agent with several trials at a task, these are the requests of the trial that counts and of the
-    reflections before it.
-    """
+    """Every recorded request for an episode, in order, with those of the reflections before it."""
     found: list[Exchange] = []
     before: list[dict[str, Any]] = []
     for transition in episode.transitions:

@@ -120,10 +120,7 @@ class BestOfNAgent(PolicyAgent):
         return int(self.settings.n)
 
     def choose(self, group: Sequence[Episode]) -> Episode:
-        """The episode with the highest score, the first of equals.
-
-        If one failed by an error, so does the group: the best of fewer attempts is not the best of n.
-        """
+        """The episode with the highest score, the first of equals; if one failed by an error, that one."""
         failed = next((e for e in group if e.error is not None), None)
         if failed is not None:
             return failed

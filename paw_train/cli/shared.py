@@ -61,10 +61,7 @@ def import_modules(names: Sequence[str] | None) -> None:
 
 
 def full_env_id(name: str) -> str:
-    """The id that a name means: the id itself, or one that ends in it, whatever the case.
-
-    ``module:id`` stays as it is; the module is imported.
-    """
+    """The id that a name means: itself, or one that ends in it, whatever the case; imports ``module:id``."""
     from paw_gym.internals.constructors import registered_id
     from paw_gym.registration import text_env_ids, text_env_spec
 

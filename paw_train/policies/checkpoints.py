@@ -41,10 +41,7 @@ def note_event(folder: Path, event: str, **values: Any) -> None:
 def cut_logs(
     folder: Path, names: Sequence[str], done: int, say: Callable[[str], None], key: str = "update"
 ) -> None:
-    """Drops from a run's logs what comes after update (or step) ``done``: it is computed again.
-
-    Lines that cannot be read are reported and noted.
-    """
+    """Drops log lines after update (or step) ``done``, which are computed again; reports unreadable ones."""
     for name in names:
         damaged = truncate_jsonl(folder / name, key, done + 1)
         if damaged:

@@ -90,11 +90,7 @@ def open_policy(
 def rollout_policy(
     local: LocalPolicy, engine: str, vllm: VLLMSettings, reserved: int = 0
 ) -> LocalPolicy | FollowingVLLM:
-    """The policy of training's rollouts: the policy itself, or an engine that follows its weights.
-
-    Args:
-        reserved: bytes of the GPU that it leaves free for what training takes later.
-    """
+    """The policy of rollouts: the local one, or an engine that follows it and leaves ``reserved`` bytes."""
     if engine == "vllm":
         from paw_train.policies.vllm import FollowingVLLM
 

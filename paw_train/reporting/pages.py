@@ -79,10 +79,7 @@ _DIFFED = 4000
 
 
 def changes(earlier: str, text: str) -> list[list[str]]:
-    """A prompt as ``["same", lines]`` and ``["new", lines]``, compared with the one before it.
-
-    Joined by line breaks they give the prompt.
-    """
+    """A prompt as ``["same", lines]`` and ``["new", lines]``, compared with the one before it."""
     lines, old = text.split("\n"), earlier.split("\n")
     if not earlier or max(len(lines), len(old)) > _DIFFED:
         return [["new", text]] if text else []

@@ -50,10 +50,7 @@ class Group(BaseModel):
 
 
 def field_kinds(cls: type[Group]) -> dict[str, Any]:
-    """The types of a group's fields by name, with the declared ranges of their values.
-
-    A field that holds a group or a list of such groups counts as the group.
-    """
+    """The types of a group's fields, with their ranges; a list of groups counts as the group."""
     hints = typing.get_type_hints(cls, include_extras=True)
     return {
         name: next((part for part in typing.get_args(hints[name]) if is_group(part)), hints[name])
@@ -198,11 +195,7 @@ ARGUMENTS = ("kwargs",)
 def flatten(
     values: Mapping[str, Any], leaves: tuple[str, ...] = (), prefix: str = ""
 ) -> Iterator[tuple[str, Any]]:
-    """(dotted key, value) of nested settings; an empty group is a value.
-
-    Args:
-        leaves: endings of dotted keys whose values are not flattened, such as ``ARGUMENTS``.
-    """
+    """(dotted key, value) of nested settings, down to keys that end in one of ``leaves``."""
     for key, value in values.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and value and not name.endswith(leaves):

@@ -209,10 +209,7 @@ def entry_called(entries: Sequence[Any], name: str) -> dict[str, Any]:
 
 
 def choose_entry(data: dict[str, Any], name: str) -> None:
-    """Turns settings with a list in ``env`` into those of a run of one entry alone; changed in place.
-
-    Its weight against other entries is left out.
-    """
+    """Turns settings with a list in ``env`` into those of one entry, without its weight; in place."""
     entry = read_mixture([entry_called(data["env"], name)])[0]
     member = member_of(entry)
     data["env"] = plain(entry).model_dump()

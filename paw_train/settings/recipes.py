@@ -65,11 +65,7 @@ def load_settings(
 def overridden(
     data: dict[str, Any], overrides: Sequence[str], of: str, say: Say | None = None
 ) -> Settings:
-    """Settings from nested plain values and ``key=value`` overrides; see ``load_settings``.
-
-    Args:
-        data: of a recipe or a run; changed in place.
-    """
+    """Settings from nested values (changed in place) and ``key=value`` overrides; see ``load_settings``."""
     overrides = choose_environment(data, overrides)
     given: dict[str, Any] = {}
     for override in overrides:
@@ -249,10 +245,7 @@ def read_pairs(pairs: Sequence[str]) -> dict[str, Any]:
 
 
 def apply_override(data: dict[str, Any], override: str) -> None:
-    """Puts a ``group.key=value`` into nested settings; the value is read as YAML.
-
-    An entry of a list of environments is reached by its name: ``env.alfworld.weight=2``.
-    """
+    """Puts ``group.key=value``, read as YAML, into settings; a listed environment goes by its name."""
     ((key, value),) = read_pairs([override]).items()
     *path, last = key.split(".")
     place: Any = data
@@ -272,10 +265,7 @@ def apply_override(data: dict[str, Any], override: str) -> None:
 
 
 def _change_environment(data: dict[str, Any], given: Mapping[str, Any], own_id: str) -> list[str]:
-    """Makes settings (changed in place) ready for the environment that the command line names.
-
-    Returns the dotted names of those that were left out; empty: it is the same environment.
-    """
+    """Changes settings to another environment; returns the dotted names of those that were left out."""
     wanted = value_at(given, "env.id")
     if not isinstance(wanted, str) or isinstance(data.get("env"), list):
         return []  # in a list each entry has its own

@@ -117,10 +117,7 @@ class Place(NamedTuple):
 
 
 def scan_lines(path: Path, start: int = 0) -> Iterator[tuple[Place, dict[str, Any] | str]]:
-    """The objects of a JSONL file from a byte on, or what is wrong with a line.
-
-    A last line without a line break is left for later.
-    """
+    """A JSONL file's objects from a byte on, or what is wrong with a line; an unended last line waits."""
     with path.open("rb") as file:
         file.seek(start)
         for line in file:

@@ -101,10 +101,7 @@ class RunIndex:
         }
 
     def refresh(self, stop: Callable[[], bool]) -> None:
-        """Reads what is new in the run's files, until it is asked to stop.
-
-        A file that grew is read from where it ended, one that was replaced from its start.
-        """
+        """Reads what is new in the run's files until asked to stop; replaced files from their start."""
         files = {file.key: file for file in episode_files(self.run)}
         if self.files.keys() - files.keys():
             self._publish({key: file for key, file in self.files.items() if key in files})

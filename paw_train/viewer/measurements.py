@@ -180,10 +180,7 @@ _DETAILS = ("agent_settings", "sampling", "endpoint", "environment", "settings")
 
 
 def evaluation_of(result: Mapping[str, Any]) -> Record:
-    """The page of an evaluation as JSON values; what the result lacks is ``None`` or empty.
-
-    ``measured`` are numbers and texts that have no place of their own, ``details`` are objects.
-    """
+    """The page of an evaluation as JSON values; what the result lacks is ``None`` or empty."""
     overall, score = _rate(result), _of(result.get("score"), dict)
     mean, runs = number(score.get("mean")), _of(result.get("runs"), list)
     tokens = _of(result.get("tokens"), dict)
@@ -254,10 +251,7 @@ _NAMES = ("name", "out")
 
 
 def differences(settings: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The settings that are not equal in all runs: dotted ``key``, and ``values``, one per run.
-
-    A value is a JSON text (a text without its quotes); ``None`` if a run has no such setting.
-    """
+    """The settings, as JSON texts, that differ between runs; ``None`` for a run that has no such setting."""
     flat = [
         {key: v if isinstance(v, str) else json.dumps(v) for key, v in flatten(one) if v != {}}
         for one in settings

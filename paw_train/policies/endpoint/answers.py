@@ -128,10 +128,7 @@ def _opening(closing: str) -> str:
 
 
 def context_tokens(reply: Any, model: str) -> int | None:
-    """The model's context limit in the reply of ``/v1/models``, in tokens; ``None``: it is not there.
-
-    If a server has only one model and calls it something else (llama.cpp does), that one is meant.
-    """
+    """The model's context limit in the reply of ``/v1/models``, or that of a server's only model."""
     entries = reply.get("data") if isinstance(reply, Mapping) else None
     entries = [e for e in entries if isinstance(e, Mapping)] if isinstance(entries, list) else []
     named = [e for e in entries if e.get("id") == model] or (entries if len(entries) == 1 else [])

@@ -215,11 +215,7 @@ def run_failure(
 
 
 def _is_proxy_s(error: Exception, proxied: bool) -> bool:
-    """True if an answer is a proxy's or a firewall's page in place of the server's.
-
-    Args:
-        proxied: whether a proxy is used; pages of others are recognised by status 403 or Squid's header.
-    """
+    """True if an answer is a proxy's page; if no proxy is used, by status 403 or Squid's header."""
     headers = getattr(getattr(error, "response", None), "headers", None) or {}
     status = getattr(error, "status_code", None)
     if status == 407:

@@ -106,10 +106,7 @@ def _proxy(parts: SplitResult) -> tuple[str | None, str]:
 
 
 def _direct(parts: SplitResult, exempt: str) -> bool:
-    """True if an address is asked without a proxy: always on loopback, else by ``NO_PROXY``.
-
-    ``NO_PROXY`` names hosts, domains, addresses and networks; anything else is ignored.
-    """
+    """True if an address is asked without a proxy: always on loopback, else by ``NO_PROXY``."""
     host = parts.hostname or ""
     if host == "localhost" or urllib.request.proxy_bypass(parts.netloc.rpartition("@")[2]):
         return True
@@ -198,11 +195,7 @@ class Limits:
 
     @asynccontextmanager
     async def request(self, most: float) -> AsyncIterator[None]:
-        """Waits until a request may be sent that costs ``most`` at most.
-
-        Raises:
-            BudgetReached: it does not fit, even if the requests under way cost nothing.
-        """
+        """Waits until a request that costs ``most`` may be sent; raises ``BudgetReached`` if it never may."""
         async with self._places:
             await asyncio.sleep(max(0.0, self._resumed - time.monotonic()))
             async with self._ended:

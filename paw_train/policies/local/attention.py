@@ -97,10 +97,7 @@ def _fused(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float
 
 
 def _is_read_slowly(key: Tensor, mask: Tensor) -> bool:
-    """True if the fused kernel takes longer over these keys than two products.
-
-    For a few new tokens it reads a cache in bfloat16 at a fraction of the memory's speed.
-    """
+    """True if the fused kernel is slower than two products: few new tokens over a cache in bfloat16."""
     narrow = key.dtype == torch.bfloat16 and key.device.type == "cpu" and not key.requires_grad
     return narrow and mask.dtype == torch.bool and key.numel() >= _MANY_KEYS
 
@@ -135,10 +132,7 @@ def _whole(part: Tensor) -> Tensor:
 
 
 def use_grouped_attention(model: Any) -> None:
-    """Switches a model from the stock ``sdpa`` attention to this one; other kinds stay.
-
-    Call it once the model is on its device, which decides the form.
-    """
+    """Switches a model, once it is on its device, from stock ``sdpa`` attention to this; other kinds stay."""
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 

@@ -76,11 +76,7 @@ def _tensors(state: Any, where: str = "") -> Iterator[tuple[str, Tensor]]:
 
 
 def load_checkpoint(folder: Path, policy: LocalPolicy) -> dict[str, Any]:
-    """Loads weights into ``policy`` and returns the training state.
-
-    Raises:
-        ValueError: the checkpoint belongs to another model, or one of its files is damaged.
-    """
+    """Loads weights and returns the training state; raises ``ValueError`` if it is damaged or another's."""
     state = _read_state(folder / STATE_FILE)
     here = model_signature(policy.model)
     if state["signature"] != here:
@@ -110,11 +106,7 @@ _REMEDY = "Put a copy of the checkpoint in its place, or start over with --fresh
 
 
 def _read_state(path: Path) -> dict[str, Any]:
-    """Tensors, numbers, texts and containers of them: code in the file is refused, not run.
-
-    Tensors come to the CPU, wherever they were saved from: a resumed run copies them into its own, and
-    the GPU never holds them twice.
-    """
+    """Tensors (on the CPU), numbers, texts and containers of them: code in the file is refused, not run."""
     try:
         with ZipFile(path) as file:
             if (bad := file.testzip()) is not None:  # torch does not compare checksums

@@ -138,14 +138,7 @@ class BatchDecoder:
         return logits_of(self.model, hidden)
 
     def rewind(self, lengths: Mapping[int, int]) -> dict[int, int]:
-        """Forgets the ends of some rows.
-
-        Args:
-            lengths: by row, the number of its tokens that may stay.
-
-        Returns:
-            By row, how many have stayed: here all of them.
-        """
+        """Forgets what follows the first ``lengths`` tokens of some rows; says how many stayed (here all)."""
         for row, length in lengths.items():
             self._lengths[row] = length
         return dict(lengths)
@@ -259,10 +252,7 @@ class BatchDecoder:
             yield sorted(part, key=self._place.__getitem__)
 
     def _append(self, rows: Sequence[int], chunks: Sequence[Sequence[int]]) -> Tensor:
-        """[r, H] hidden states of the last tokens, by one pass; chunks are padded, and may be empty.
-
-        What padding leaves after a sequence is not seen, and is overwritten when the sequence goes on.
-        """
+        """[r, H] last hidden states by one pass over padded chunks; padding is unseen, overwritten later."""
         width = max(map(len, chunks))
         ids = torch.tensor([[*chunk, *[0] * (width - len(chunk))] for chunk in chunks])
         before = torch.tensor([self._lengths[row] for row in rows], device=self.device)[:, None]

@@ -132,11 +132,7 @@ class PlainDecoder:
 
 
 def continues_by_chunks(model: Any, cache_name: str) -> bool:
-    """True if a cache can be continued by several tokens at once, False if one by one.
-
-    Raises:
-        ValueError: neither gives what the model gives for a whole context.
-    """
+    """True if a cache can be continued by several tokens at once, False if one by one; else it raises."""
     inner = model.get_decoder()
     for chunks in (True, False):
         check = partial(_continued_as_whole, cache_name=cache_name, chunks=chunks)

@@ -108,10 +108,7 @@ class GuardedStep:
         """number of steps left out since the last good one; nothing is saved unless it is 0"""
 
     def __call__(self) -> float:
-        """One step on the current gradients; returns their norm before clipping.
-
-        A norm that is not finite means that the step was left out.
-        """
+        """One step, left out if the gradient's norm is not finite; returns that norm before clipping."""
         norm = torch.nn.utils.clip_grad_norm_(self.weights.masters, self.max_norm).item()
         if math.isfinite(norm):
             for optimizer in self.optimizers:

@@ -177,10 +177,7 @@ def static_cache(model: Any, rows: int, multiple: int = 1) -> StaticCache | None
 
 
 def window_of(config: Any) -> tuple[int | None, bool]:
-    """The tokens that a token sees, itself included (``None``: all), and true if layers are of named kinds.
-
-    If they are, the model takes a mask for each kind.
-    """
+    """The tokens that a token sees (``None``: all), and true if each named kind of layer has its own mask."""
     kinds = getattr(config, "layer_types", None)
     size = getattr(config, "sliding_window", None) or None
     if kinds:

@@ -306,10 +306,7 @@ def _is_whole(folder: Path) -> bool:
 
 
 def model_signature(model: Any) -> str:
-    """A hash of a model's architecture: parameter names and shapes, not their values.
-
-    Adapters do not count: a model has the same signature with and without them.
-    """
+    """A hash of a model's parameter names and shapes; their values and adapters do not count."""
     shapes = [f"{name}{tuple(p.shape)}" for name, p in base_parameters(model)]
     return hashlib.sha256("\n".join(sorted(shapes)).encode()).hexdigest()[:16]
 
@@ -359,11 +356,7 @@ def bfloat16_is_native() -> bool:
 
 
 def weights_type(wanted: str, device: torch.device) -> torch.dtype:
-    """The type of a model's weights.
-
-    Args:
-        wanted: ``float32``, ``bfloat16``, or ``auto``: bfloat16 where the device multiplies in it.
-    """
+    """The type that ``float32``, ``bfloat16`` or ``auto`` (bfloat16 if the device multiplies in it) names."""
     require_choice("model.dtype", wanted, ("float32", "bfloat16", "auto"))
     if wanted != "auto":
         return getattr(torch, wanted)  # type: ignore[no-any-return]
@@ -391,10 +384,7 @@ def _prepare_processor() -> None:
 
 
 def enable_recomputation(model: Any) -> None:
-    """Lets the decoder layers of a model keep only their inputs for the backward pass.
-
-    Activations are computed again there (gradient checkpointing; Chen et al. 2016).
-    """
+    """Lets decoder layers keep only their inputs for the backward pass (Chen et al. 2016)."""
     new = "activation_checkpointing_enable"  # since transformers 5, which warns of the old one
     enable = getattr(model, new, None) or model.gradient_checkpointing_enable
     enable({"use_reentrant": False})
@@ -402,11 +392,7 @@ def enable_recomputation(model: Any) -> None:
 
 @contextmanager
 def recomputed(model: Any) -> Iterator[None]:
-    """Activates recomputation while dropout stays off.
-
-    A layer recomputes only while its own ``training`` flag is set; the modules inside it keep theirs,
-    so dropout stays off. Without a gradient to compute, nothing is recomputed.
-    """
+    """Sets the layers' own ``training`` flags, by which they recompute; dropout inside them stays off."""
     layers = [m for m in model.modules() if getattr(m, "gradient_checkpointing", False)]
     flags = [layer.training for layer in layers]
     for layer in layers:

@@ -190,10 +190,7 @@ def base_of(folder: Path, given: str | None, revision: str | None) -> tuple[str,
 
 
 def add_reference(model: Any) -> None:
-    """Puts a frozen copy of the adapter, as it is now, beside it.
-
-    While the adapter still changes nothing, no copy is needed: the model without it is the same.
-    """
+    """Puts a frozen copy of the adapter beside it, unless the adapter still changes nothing."""
     if REFERENCE in model.peft_config:
         model.delete_adapter(REFERENCE)
     if all((weight == 0).all() for weight in _added_at_first(model)):

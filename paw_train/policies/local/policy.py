@@ -154,26 +154,14 @@ class LocalPolicy:
             return batch_logprobs(self.scorer, batch, temperature, False)[0]
 
     def logprobs_and_entropy(self, batch: Batch, temperature: float) -> tuple[Tensor, Tensor]:
-        """``logprobs``, and the Shannon entropy of the distribution that each action token was sampled from.
-
-        Returns:
-            [B, T] and [B, T] in nats, over the whole vocabulary, 0 outside the actions; with gradient.
-        """
+        """``logprobs``, and the entropy [B, T] in nats of each action token's distribution, with gradient."""
         with recomputed(self.model):
             result, entropies = batch_logprobs(self.scorer, batch, temperature, True)
         assert entropies is not None
         return result, entropies
 
     def logits(self, batch: Batch, tokens: Tensor) -> Tensor:
-        """Logits that predict a few chosen tokens, with gradient.
-
-        Args:
-            batch: on the model's device.
-            tokens: [P] numbers ``b * T + t`` of the tokens, t > 0.
-
-        Returns:
-            [P, V] in the model's precision.
-        """
+        """[P, V] logits, with gradient, for tokens numbered ``b * T + t`` (t > 0), in the model's type."""
         return self.scorer.logits(batch.ids, tokens)
 
     def whole_logits(self, batch: Batch) -> Tensor:
@@ -208,23 +196,14 @@ class LocalPolicy:
         lora.load_weights(self.model, folder)
 
     def reference(self, offload: bool = False) -> Reference:
-        """This policy as it is now, frozen.
-
-        With an adapter: the same model with a frozen copy of it. Else, and if the adapter has trained the
-        model's own biases, of which there are no two: a copy of the whole model.
-        """
+        """This policy as it is now, frozen: a copy of its adapter if only that is trained, or of all."""
         if lora.has_adapter(self.model) and self.model.peft_config[lora.TRAINED].bias == "none":
             return _AdapterReference(self)
         return Reference(LocalPolicy(copy.deepcopy(self.model), self.tokenizer), offload)
 
 
 class Reference:
-    """The policy as it was when RL began, against which KL is measured.
-
-    Args:
-        policy: a copy of it, which is frozen.
-        offloaded: whether the copy stays on the CPU between updates.
-    """
+    """The policy as it was when RL began, for KL; an ``offloaded`` copy is on the CPU between updates."""
 
     def __init__(self, policy: LocalPolicy, offloaded: bool = False) -> None:
         self.policy, self.offloaded = policy, offloaded

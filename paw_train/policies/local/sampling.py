@@ -35,10 +35,7 @@ def logits_of(model: Any, hidden: Tensor) -> Tensor:
 
 
 def uniforms(seeds: Sequence[int], count: int) -> Tensor:
-    """[B, count] float64 numbers in [0, 1), row b by ``seeds[b]`` alone.
-
-    Philox is counter-based: a row's numbers do not depend on other rows, threads or the device.
-    """
+    """[B, count] float64 numbers in [0, 1), row b by ``seeds[b]`` alone (Philox is counter-based)."""
     rows = [np.random.Generator(np.random.Philox(seed)).random(count) for seed in seeds]
     return torch.from_numpy(np.stack(rows)) if rows else torch.zeros((0, count))
 

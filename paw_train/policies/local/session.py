@@ -17,11 +17,7 @@ _FEWEST_TAKEN = 0.5
 
 
 class LocalSession:
-    """Answers with a model in this process.
-
-    Args:
-        growing: whether contexts continue the earlier ones, so that only what is new is computed.
-    """
+    """Answers with a model in this process; of ``growing`` contexts, only what is new is computed."""
 
     def __init__(self, model: Any, chat: ChatFormat, sampling: Sampling, growing: bool) -> None:
         self.model, self.chat, self.sampling, self.growing = model, chat, sampling, growing

@@ -256,11 +256,7 @@ SECONDARY: Mapping[str, Callable[[RunResult], float | None]] = MappingProxyType(
 
 
 def _vary(values: Sequence[float]) -> bool:
-    """True if there are several values, and not all the same.
-
-    Rates on a panel are whole numbers of tasks, so two seeds can agree by chance; the t interval of
-    equal values has no width, which would claim a certainty that does not exist.
-    """
+    """True if values differ; equal ones would have an interval without width, a false certainty."""
     return len(values) > 1 and max(values) - min(values) > 1e-9
 
 

@@ -81,11 +81,7 @@ class ComparisonFolder:
         return known
 
     def execute(self, jobs: int, progress: Progress, check: Callable[[Settings], None]) -> Runner:
-        """Executes the missing runs and writes the results after each.
-
-        Args:
-            check: raises for settings that no run can start with; called once for each arm.
-        """
+        """Executes the missing runs, and writes results after each; ``check`` sees each arm first."""
         todo = [c for c in self.chosen if c.name not in self.imported]
         _check_arms([c for c in todo if not is_finished(self.folder / c.name)], check)
         self.folder.mkdir(parents=True, exist_ok=True)

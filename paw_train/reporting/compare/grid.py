@@ -211,10 +211,7 @@ def flat_settings(data: object, where: str) -> dict[str, Any]:
 
 
 def expand_preset(values: dict[str, Any]) -> dict[str, Any]:
-    """Replaces ``world_model.preset`` by the fields it stands for; fields that the arm names take precedence.
-
-    The coefficient is left to the recipe, so that presets are compared at an equal coefficient.
-    """
+    """Replaces ``world_model.preset`` by its fields but the coefficient; those that the arm names stay."""
     if _PRESET not in values:
         return values
     preset = WorldModelSettings.preset(str(values[_PRESET]))

@@ -153,11 +153,7 @@ RANGE_NOTE = (
 def charts_of(
     baselines: Mapping[str, str], runs: Sequence[RunResult], key: str, share: bool
 ) -> list[dict[str, Any]]:
-    """A chart for every arm that a measurement was recorded for, all on one y axis (for ``report.js``).
-
-    A chart has the arm's curve and its baseline's, over the seeds that both have; without a seed in common
-    the arm's curve stands alone.
-    """
+    """Charts on one y axis: an arm's curve and its baseline's over common seeds, or its own alone."""
     seeds = {arm: {c.seed for c in runs if c.arm == arm} for arm in baselines}
     found: dict[str, list[dict[str, Any]]] = {}
     for arm, other in baselines.items():

@@ -47,10 +47,7 @@ class RunResult:
 
     @property
     def successes(self) -> list[float] | None:
-        """[n] success per task in the panel's order, after RL: 0 or 1, or the share of several rollouts.
-
-        ``None`` if not recorded.
-        """
+        """[n] success per task in the panel's order, after RL (a share of several rollouts), if recorded."""
         recorded = self.after.get("successes")
         if recorded is None:
             return None

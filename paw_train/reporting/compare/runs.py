@@ -34,11 +34,7 @@ _GONE = ("rollout.episode_seconds",)
 
 
 def relevant(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that a run's result depends on, as plain JSON values.
-
-    Those of a part that is switched off are left out: for example a world model's coefficient, if
-    there is no world model.
-    """
+    """The settings that a run's result depends on, without those of a part that is switched off."""
     kept: dict[str, Any] = json.loads(json.dumps(_of_engine(settings)))
     for name in _IRRELEVANT:
         *parents, last = name.split(".")
@@ -64,10 +60,7 @@ def _of_engine(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def differing_setting(found: Mapping[str, Any], run: PlannedRun) -> str | None:
-    """The first setting (dotted) in which recorded settings differ from a planned run's, or ``None``.
-
-    Settings that are newer than the record have their defaults in it.
-    """
+    """The first setting (dotted) in which a record, completed by defaults, differs from a planned run."""
     try:
         kept = {k: v for k, v in flatten(found, ARGUMENTS) if v is not None or k not in _GONE}
         known = Settings.read(_of_engine(nest(kept)))

@@ -207,10 +207,7 @@ def _world_model(records: Records) -> list[Alarm]:
 
 
 class _Windows:
-    """Running means of a measurement; window ``i`` covers values ``i`` to ``i + WINDOW - 1``.
-
-    ``second`` are those of another measurement at the same updates.
-    """
+    """Running means of a measurement, and of a ``second``; window ``i`` begins with value ``i``."""
 
     def __init__(self, records: Records, name: str, second: str = "") -> None:
         rows = [
@@ -236,11 +233,7 @@ class _Windows:
         return _one_before(running), place
 
     def errors(self) -> Array:
-        """Standard error of the difference of two windows' means, from the updates so far.
-
-        The noise is that between neighbouring updates (von Neumann's mean square successive
-        difference), which a trend hardly affects.
-        """
+        """Standard error of the difference of two windows' means (von Neumann: a trend hardly affects it)."""
         squares = np.cumsum(np.diff(self.values) ** 2)[WINDOW - 2 :]
         variance = squares / (2 * np.arange(WINDOW - 1, len(self.values)))
         return np.asarray(np.sqrt(2 * variance / WINDOW))

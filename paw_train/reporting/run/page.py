@@ -40,10 +40,7 @@ MAX_CHARACTERS = 6000
 
 
 def write_report(run_dir: str | Path) -> Path:
-    """Writes ``report.html`` into a run's folder, from whatever files are there.
-
-    The page needs nothing else: no network (its own content policy forbids it), a script for charts alone.
-    """
+    """Writes ``report.html``, which needs no network, into a run's folder, from whatever files are there."""
     run = load_run(run_dir)
     path = run.folder / "report.html"
     write_text(path, _page(run))
