@@ -30,12 +30,7 @@ import_modules(__name__)
 
 
 def agent_class(name: str) -> type[Agent]:
-    """An agent by name.
-
-    Raises:
-        ValueError: there is none (names the nearest), or what is registered under the name is not an
-            agent of that name.
-    """
+    """An agent by name; raises ``ValueError`` if there is none, or what is registered is not one."""
     found = AGENTS[name]
     if not (inspect.isclass(found) and issubclass(found, Agent)):
         raise ValueError(
@@ -56,10 +51,6 @@ def make_agent(
     rollout: RolloutSettings | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> Agent:
-    """An agent from its name and plain settings.
-
-    Raises:
-        ValueError: an unknown agent or setting (names the nearest), or one that makes no sense.
-    """
+    """An agent from its name and plain settings; raises ``ValueError`` if one of them makes no sense."""
     cls = agent_class(name)
     return cls(policy, rollout, cls.Settings.read(settings or {}, "agent"))

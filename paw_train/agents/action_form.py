@@ -87,7 +87,6 @@ class ActionForm:
         return f"<{tag}>{read[1]}</{tag}>"
 
     def _as_tool_calls(self, messages: Sequence[Message], said: list[Response]) -> list[Message]:
-        """A dialogue in tags as one of tool calls and their results."""
         own = _paired(messages, said)
         sent: list[Message] = []
         called: set[str] = set()

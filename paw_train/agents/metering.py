@@ -165,13 +165,8 @@ class MeteredPool(EnvPool):
     """A pool that notes in each transition what was asked and answered for it (``info["agent"]``).
 
     ``finish_reason`` and ``problem`` of the answer that was taken, the ``tools`` that were offered; with
-    ``messages`` also ``calls``, every request since the step before (several if an agent votes or
-    reflects).
-
-    Args:
-        meter: has made the calls.
-        turn: called after each step with the number of answers that were given in it.
-        args: and ``kwargs`` of ``EnvPool``.
+    ``messages`` also ``calls``, every request since the step before. ``turn`` is called after each step with
+    the number of answers that were given in it.
     """
 
     def __init__(

@@ -87,8 +87,6 @@ class Text:
 
 
 class _SearchR1Responder:
-    """Keeps the texts of one batch of episodes."""
-
     def __init__(self, agent: SearchR1Agent, seed: int) -> None:
         self.settings: SearchR1Settings = agent.settings
         self.policy, self.rollout, self.seed = agent.policy, agent.rollout, seed

@@ -122,7 +122,6 @@ def _seeds(text: str | None) -> tuple[int, ...]:
 
 
 def _print(folder: Any, progress: Any) -> None:
-    """Prints the table, the runs that are left, and the paths of the files."""
     from paw_train.reporting.compare.page import EXPLANATION, rich_table
 
     left = [(run, state) for run, state in folder.states() if state not in ("finished", "imported")]

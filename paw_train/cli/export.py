@@ -98,7 +98,6 @@ def export(
 
 
 def _of_tokens(model: str, coefficient: float) -> Exporter:
-    """The exporter that depends on a tokenizer."""
     from paw_gym.export.exporters import Exporter
     from paw_train.policies.local.loading import find_model, load_tokenizer
     from paw_train.rollouts.token_export import write_tokens

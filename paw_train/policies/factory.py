@@ -59,12 +59,9 @@ def open_policy(
     base: str | None = None,
     revision: str | None = None,
 ) -> Policy:
-    """The policy that a name means.
+    """The policy that a name means; one that runs in this process has ``weights``, a folder or hub name.
 
-    Args:
-        weights: folder or hub name of a model that runs in this process.
-        base: the model below it, if it is an adapter (``model.lora.base``).
-        revision: of a model on the hub (``model.revision``).
+    ``base`` is the model below an adapter (``model.lora.base``), ``revision`` that of a model on the hub.
     """
     source = source_of(model)
     name = model.partition(":")[2]

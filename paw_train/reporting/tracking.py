@@ -208,7 +208,6 @@ class Tracking(ExitStack):
 
 
 def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
-    """The measurements in a line of ``metrics.jsonl`` that are finite numbers."""
     return {
         name: float(value)
         for name, value in row.items()
@@ -217,7 +216,6 @@ def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _summary(folder: Path) -> dict[str, float]:
-    """Success on the panel before and after, with its interval."""
     found: dict[str, float] = {}
     for when in ("before", "after"):
         path = folder / f"eval_{when}.json"

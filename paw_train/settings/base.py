@@ -71,7 +71,6 @@ def is_group(kind: Any) -> bool:
 
 
 def _line(cls: type[Group], error: ValidationError, where: str) -> str:
-    """The first of pydantic's errors, as one line."""
     first = error.errors(include_url=False)[0]
     kind, path, inner = _place(cls, first["loc"])
     name = ".".join(filter(None, (where, *path)))

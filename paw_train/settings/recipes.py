@@ -222,7 +222,6 @@ def recipe_names(kind: Kind = "recipe") -> list[str]:
 
 
 def _files(kind: Kind) -> dict[str, Path]:
-    """The files of recipes or grids by their names."""
     return {path.stem: path for path in _folder(kind).glob("*.yaml") if path.name != PUBLISHED}
 
 

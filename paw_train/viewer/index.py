@@ -113,7 +113,6 @@ class RunIndex:
                 self._read(known if known and grown else IndexedFile(file), signature, stop)
 
     def _read(self, held: IndexedFile, signature: Signature, stop: Callable[[], bool]) -> None:
-        """Reads to the end of the file, or until it is asked to stop."""
         file, pending = held.file, []
         tokens = _token_places(file.tokens)
         try:

@@ -136,7 +136,6 @@ class Measurements:
 
 
 def _environments(env: Any) -> str | None:
-    """The id of a run's environment, or those of several."""
     listed = [one.get("id") for one in [env, *_of(env, list)] if isinstance(one, dict)]
     return " + ".join(dict.fromkeys(found for found in listed if isinstance(found, str))) or None
 

@@ -31,18 +31,10 @@ def grouped_attention(
     mask: Tensor | None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Attention for Hugging Face's attention interface.
+    """Attention for Hugging Face's attention interface; gives [B, t, H, D], and no weights.
 
-    Args:
-        module: the attention layer.
-        query: [B, H, t, D].
-        key: [B, K, L, D] with H a multiple of K.
-        value: [B, K, L, D].
-        mask: [B, 1, t, L], or ``None`` for plain causal attention.
-        kwargs: ``scaling`` and whatever else the stock function takes.
-
-    Returns:
-        [B, t, H, D], and no weights.
+    Queries are [B, H, t, D], keys and values [B, K, L, D] with H a multiple of K; the mask is [B, 1, t, L],
+    or ``None`` for plain causal attention.
     """
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 

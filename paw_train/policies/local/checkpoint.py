@@ -66,7 +66,6 @@ def _write(folder: Path, policy: LocalPolicy, state: Mapping[str, Any]) -> None:
 
 
 def _tensors(state: Any, where: str = "") -> Iterator[tuple[str, Tensor]]:
-    """The tensors of a training state, by their places."""
     if isinstance(state, Tensor):
         yield where, state
     held = state if isinstance(state, Mapping) else {}
@@ -97,7 +96,6 @@ def load_checkpoint(folder: Path, policy: LocalPolicy) -> dict[str, Any]:
 
 
 def _hashes(folder: Path) -> dict[str, str]:
-    """The SHA-256 of each file of the model in a checkpoint."""
     files = sorted(path for path in (folder / "model").rglob("*") if path.is_file())
     return {path.relative_to(folder).as_posix(): sha256_of(path) for path in files}
 

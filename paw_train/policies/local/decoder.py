@@ -121,15 +121,9 @@ class BatchDecoder:
 
     @torch.no_grad()
     def feed(self, chunks: Mapping[int, Sequence[int]]) -> Tensor:
-        """Appends tokens to some rows.
+        """Appends tokens (at least one) to rows; those that begin with equal chunks share one computation.
 
-        Rows that begin with equal chunks share one computation.
-
-        Args:
-            chunks: by row, at least one token each.
-
-        Returns:
-            [n, V] float32 logits after each row's last token, in the order of ``chunks``.
+        Gives [n, V] float32 logits after each row's last token, in the order of ``chunks``.
         """
         if not all(chunks.values()):
             raise ValueError("A row is given no tokens; there is nothing to answer.")
@@ -243,7 +237,6 @@ class BatchDecoder:
         return torch.stack([found[source[row]] for row in chunks])
 
     def _parts(self, chunks: Mapping[int, Sequence[int]]) -> Iterator[list[int]]:
-        """Rows that are read in one pass, in the order of the cache."""
         few = self.prefill_tokens if self._buffers else _FEW_TOKENS
         parts = batches_alike(
             chunks, lambda row: len(chunks[row]), self.prefill_tokens, few, _PADDING_SHARE

@@ -125,7 +125,6 @@ def load_weights(model: Any, folder: Path) -> None:
 
 
 def _weights(model: Any) -> dict[str, Any]:
-    """The adapter's weights, by their names without peft's prefix."""
     from peft import get_peft_model_state_dict
 
     # "auto" would ask a model hub, at every checkpoint, whether the vocabulary has grown; it has not

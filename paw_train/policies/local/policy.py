@@ -138,17 +138,9 @@ class LocalPolicy:
             release_buffers(self.model, KEPT_CACHE_SHARE * whole)
 
     def logprobs(self, batch: Batch, temperature: float = 1.0) -> Tensor:
-        """Log-probabilities of the batch's tokens in use, with gradient.
+        """[B, T] log-probabilities, with gradient, of the tokens that are read (``Batch.scored``), else 0.
 
-        Actions are scored at the sampling temperature, because that is the distribution they were
-        sampled from; observations at 1. Logits exist for a chunk of these tokens at a time (see
-        ``paw_train.losses.lm_head_logprobs``).
-
-        Args:
-            temperature: of the rollout; 0 (the most likely token) counts as 1.
-
-        Returns:
-            [B, T], 0 on tokens that nothing reads (``Batch.scored``).
+        Actions are scored at the temperature that they were sampled at (0 counts as 1); observations at 1.
         """
         with recomputed(self.model):
             return batch_logprobs(self.scorer, batch, temperature, False)[0]

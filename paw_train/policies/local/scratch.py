@@ -40,15 +40,9 @@ def scratch_tokenizer(settings: ScratchModelSettings, texts: Iterable[str]) -> A
 
 
 def word_tokenizer(texts: Iterable[str], spells: bool = False) -> Any:
-    """A word-level tokenizer whose vocabulary is every word of ``texts`` (and every digit string to 40).
+    """A word-level tokenizer of every word of ``texts`` (and every digit string to 40), for dialogues.
 
-    Args:
-        texts: samples of all the language the environment speaks: prompts, observations, actions.
-        spells: whether an unknown word is spelled, byte by byte, with 256 tokens after those of the words.
-
-    Returns:
-        A ``PreTrainedTokenizerFast`` with a chat template. Known text comes back unchanged from
-        ``decode(encode(text))``, and with ``spells`` any text; without it an unknown word becomes ``<unk>``.
+    An unknown word becomes ``<unk>``, or with ``spells`` is spelled, byte by byte, with 256 more tokens.
     """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
@@ -80,13 +74,7 @@ def spells(tokenizer: Any) -> bool:
 def piece_tokenizer(texts: Iterable[str], size: int) -> Any:
     """A byte-level BPE tokenizer (Sennrich et al., 2016) that joins pieces within words only.
 
-    Args:
-        texts: samples of the environment's language; their frequent words become one token each.
-        size: of the vocabulary, at least 512.
-
-    Returns:
-        A ``PreTrainedTokenizerFast`` with a chat template; any text comes back unchanged from
-        ``decode(encode(text))``.
+    The frequent words of ``texts`` become one of its ``size`` (at least 512) tokens each.
     """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 

@@ -276,7 +276,6 @@ def write_page(
 
 
 def _types(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
-    """The columns and rows of success by task type; no columns if there are no types."""
     names = sorted({name for arm in comparison.arms for name in arm.by_type})
     rows = [
         [

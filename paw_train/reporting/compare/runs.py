@@ -200,7 +200,6 @@ class Runner:
         return self
 
     def _at_work(self) -> str:
-        """The updates of the runs that are being executed, and how many have failed."""
         parts = [f"{len(self.failures)} failed"] if self.failures else []
         for name, run in self.running.items():
             parts.append(
@@ -211,7 +210,6 @@ class Runner:
     # --- starting --------------------------------------------------------------------------------
 
     def _start_next(self) -> bool:
-        """Starts the first waiting run that may start; returns False if there is none."""
         for run in self.waiting:
             if run.name in self.running or self._waits_for_warm_start(run):
                 continue

@@ -120,7 +120,6 @@ def _outcome(episode: Episode) -> str:
 
 
 def _step(transition: Transition, earlier: str) -> dict[str, Any]:
-    """A transition, with what is new in its prompt compared with the one before."""
     parts = changes(earlier, transition.prompt)
     size = counted(len(transition.prompt), "character")
     if earlier:

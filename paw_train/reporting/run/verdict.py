@@ -113,7 +113,6 @@ def _difference(before: EvalResult, after: EvalResult) -> tuple[float, float, fl
 
 
 def _scores(before: EvalResult, after: EvalResult) -> tuple[str, ...]:
-    """The mean score, if a task can be solved in part."""
     first, second = before.scores, after.scores
     if first is None or second is None or len(first) != len(second):
         return ()
