@@ -282,10 +282,8 @@ class TextEnv(gym.Env[str, str], metaclass=_Construction):
         return observation
 
     def set_progress(self, fraction: float) -> None:
-        """Sets how much of the training is done, 0 to 1: for environments that get harder (a curriculum).
-
-        Trainers call it before the episodes of each update; evaluations do not.
-        """
+        """Sets how much of the training is done, 0 to 1, for environments that get harder (a curriculum);
+        called before the episodes of each update, not by evaluations."""
         if not 0 <= fraction <= 1:
             raise ValueError(f"Progress is the share of training done, 0 to 1, got {fraction}.")
         self.progress = float(fraction)

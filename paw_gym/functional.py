@@ -170,10 +170,8 @@ class GeneratorEnvFactory:
 
     @property
     def held_out_splits(self) -> tuple[str, str]:
-        """See ``TextEnv``: the split after ``train``, and the last one.
-
-        If there are only two, checkpoints are chosen on ``train``: the other one is for results alone.
-        """
+        """See ``TextEnv``: the split after ``train``, and the last one. If there are only two, checkpoints
+        are chosen on ``train``: the other one is for results alone."""
         names = [_TRAIN, *(name for name in self.splits if name != _TRAIN)]
         return (names[1] if len(names) > 2 else _TRAIN), names[-1]
 

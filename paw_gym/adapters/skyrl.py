@@ -49,11 +49,8 @@ class SkyRLTextEnv(BaseTextEnv):
         self._last: dict[str, Any] = {}
 
     def init(self, prompt: Messages | None = None) -> tuple[Messages, dict[str, Any]]:
-        """Starts the episode; the environment's own first message comes after those of ``prompt``.
-
-        Messages of ``prompt`` with the role ``user`` are left out: a data set of task ids has to
-        hold one, and it is not what the environment says.
-        """
+        """Starts the episode; its own first message comes after those of ``prompt``, without messages of the
+        role ``user``: a data set of task ids has to hold one, and it is not what the environment says."""
         self.turns = 0
         options = {k: v for k, v in self.extras.items() if k in ("task_id", "task_index")}
         # a data frame gives NumPy's integers, which Gymnasium refuses as seeds

@@ -33,11 +33,8 @@ Work = Callable[[], Iterator[CheckResult]]
 
 
 def run_isolated(work: Work, names: Sequence[str], limit: float) -> Iterator[CheckResult]:
-    """Runs ``work`` in a subprocess and gives its results as they come.
-
-    If one does not come within the limit, the process and all that it started are ended; that
-    check has failed, and those after it are skipped.
-    """
+    """Runs ``work`` in a subprocess and gives its results as they come. At the limit the process and all that
+    it started are ended; the check that it was at has failed, and those after it are skipped."""
     results = _results(work, list(names), limit)
     first = next(results, None)  # raises what a wrong argument raises
     return results if first is None else chain([first], results)

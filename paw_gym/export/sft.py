@@ -31,10 +31,8 @@ Row = dict[str, Any]
 
 
 def policy_rows(episode: Episode) -> Iterator[Row]:
-    """One example per step: what the agent saw, and the response that it gave. Invalid ones are left out.
-
-    If actions were tool calls, they are calls in the messages too, and ``tools`` has the schemas.
-    """
+    """One example per step: what the agent saw, and its response, unless invalid. If actions were tool calls,
+    they are calls in the messages too, and ``tools`` has the schemas."""
     names = tools_of(episode)
     for number, t in enumerate(episode.transitions):
         if not t.action_is_valid:

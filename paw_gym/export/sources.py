@@ -84,11 +84,8 @@ def _matching(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
 def expert_episodes(
     env_id: str, episodes: int, seed: int = 0, **agent_kwargs: Any
 ) -> Iterator[Episode]:
-    """Runs the expert on tasks that are sampled without repetition while there are any left.
-
-    Yields:
-        Each episode as the expert played it, successful or not.
-    """
+    """Runs the expert on tasks that are sampled without repetition while there are any left; yields each
+    episode as it was played, successful or not."""
     rng = np.random.default_rng(seed)
     with closing(make_agent_env(env_id, **agent_kwargs)) as env:
         shuffled = (rng.permutation(len(env.tasks)) for _ in count())

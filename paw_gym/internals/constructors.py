@@ -36,9 +36,7 @@ def registered_id(name: str) -> str:
 
 def import_named(module: str) -> Any:
     """Imports a module that the user names, installed or a file of the current folder, and returns it.
-
-    Nothing else is imported from the current folder, which may be full of other people's files.
-    """
+    Nothing else comes from the current folder, which may be full of other people's files."""
     if not all(part.isidentifier() for part in module.split(".")):
         raise ValueError(
             f"{module!r} is not the name of a Python module. For a file my_envs.py in this folder it is "
@@ -88,10 +86,7 @@ def creator_of(name: str) -> Callable[..., Any] | None:
 
 
 def parameters_of(name: str) -> Mapping[str, inspect.Parameter] | None:
-    """The keyword arguments of an environment.
-
-    ``None`` if they cannot be known: an unknown id, or a constructor that takes ``**kwargs``.
-    """
+    """The keyword arguments of an environment; ``None``: an unknown id, or its class takes ``**kwargs``."""
     creator = creator_of(name)
     if creator is None:
         return None
@@ -111,10 +106,8 @@ def names_another(name: str, kwargs: Mapping[str, Any]) -> bool:
 
 
 def has_splits(name: str, kwargs: Mapping[str, Any] | None = None) -> bool:
-    """True if an environment is made with a ``split``; one that is not registered may be.
-
-    ``kwargs`` as for ``class_defaults``; without them, so may an environment that is played elsewhere.
-    """
+    """True if an environment is made with a ``split``; one that is not registered may be, and without
+    ``kwargs`` (as for ``class_defaults``) one that is played elsewhere."""
     creator: Any = creator_of(name)
     if kwargs is not None and names_another(name, kwargs):
         return bool(creator.defaults(**kwargs).has_splits)

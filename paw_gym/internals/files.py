@@ -279,10 +279,8 @@ def kept_path(url: str) -> Path:
 
 
 def own_token(url: str) -> str | None:
-    """The token of this user's server at exactly this address; ``None``: there is none.
-
-    ``localhost`` is not ``127.0.0.1``: somebody else may listen at another address of ``localhost``.
-    """
+    """The token of this user's server at exactly this address; ``None``: there is none. ``localhost`` is not
+    ``127.0.0.1``: somebody else may listen at another of its addresses."""
     try:
         return kept_path(url).read_text(encoding="utf-8")
     except (OSError, ValueError):

@@ -56,11 +56,8 @@ class Thoughts(NamedTuple):
 
 @cache
 def _marks(tag: str) -> re.Pattern[str]:
-    """The beginnings (group ``opens``) and ends of thoughts.
-
-    Tags of DeepSeek, Qwen and others; Mistral's ``[THINK]``; Kimi's; the channels of gpt-oss, of which all
-    but ``final`` are thought, even if a server has dropped their control tokens.
-    """
+    """The beginnings (group ``opens``) and ends of thoughts: tags of DeepSeek, Qwen and others; Mistral's
+    ``[THINK]``; Kimi's; all channels of gpt-oss but ``final``, even without their control tokens."""
     names = rf"(?:think|thinking|thought|seed:think|{re.escape(tag)})"
     return re.compile(
         rf"(?P<opens><{names}>|\[THINK\]|◁think▷|<\|channel\|>(?!\s*final\b)[^<]*"
@@ -146,10 +143,8 @@ def stop_end(
 
 
 def truncate(text: str, stops: Sequence[str], opened: bool = False) -> str:
-    """A response up to and including its stop text, as environments read it.
-
-    One that does not leave the thought that its chat template opened gets the missing mark.
-    """
+    """A response up to and including its stop text, as environments read it; the missing mark is added if it
+    does not leave the thought that its chat template opened."""
     end = stop_end(text, stops, opened)
     inside = opened and end is None and thoughts(text, opened).unclosed
     return f"<think>{text}" if inside and not thoughts(text).unclosed else text[:end]
@@ -291,11 +286,8 @@ def tool_name(name: str) -> str:
 
 
 def tool_arguments(arguments: str) -> Any:
-    """The arguments of a tool call: a mapping, or the text of a value without a name.
-
-    They are JSON text, perhaps in a fence, with line breaks in its strings, or JSON in JSON. ``None``: they
-    cannot be read.
-    """
+    """The arguments of a tool call: a mapping, or the text of a value without a name; ``None``: unreadable.
+    They are JSON text, perhaps in a fence, with line breaks in its strings, or JSON in JSON."""
     fenced = _FENCE.fullmatch(arguments)
     value: Any = fenced[1] if fenced else arguments
     for _ in range(3):

@@ -85,10 +85,8 @@ def in_tags(episode: Episode) -> Episode:
 
 
 def call_messages(episode: Episode, step: int) -> list[dict[str, Any]]:
-    """The chat messages up to and including the answer at a step, with actions as tool calls.
-
-    Arguments are objects, as chat templates take them.
-    """
+    """The chat messages up to and including the answer at a step, with actions as tool calls, whose arguments
+    are objects, as chat templates take them."""
     names, messages = tools_of(episode), episode.messages(step)
     messages.append({"role": "assistant", "content": episode.transitions[step].response})
     first = step - (len(messages) - 1) // 2  # in window mode there is only one prompt

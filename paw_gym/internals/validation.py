@@ -39,10 +39,7 @@ _ID_HINT = (
 
 
 class EnvDefinitionError(ValueError):
-    """The code of an environment breaks the contract.
-
-    The message names the environment, the field, what came and what was expected.
-    """
+    """The code of an environment breaks the contract; names it, the field, what came and what should."""
 
     text: str
     """the message without the environment"""

@@ -38,10 +38,8 @@ class RemoteError(RuntimeError):
 
 
 class SessionLostError(RemoteError):
-    """The environment is gone: it failed, its session expired, or the gateway began anew.
-
-    ``reset()`` begins a new episode, with a new session if it takes one.
-    """
+    """The environment is gone: it failed, its session expired, or the gateway began anew. ``reset()`` begins
+    a new episode, with a new session if it takes one."""
 
 
 class UnknownSessionError(SessionLostError):

@@ -241,11 +241,8 @@ class RemoteEnv(TextEnv):
 
     @staticmethod
     def fetch_ahead(asked: Sequence[tuple[RemoteEnv, str, tuple[Any, ...]]]) -> None:
-        """Asks the gateways of many environments at once, in one request for each gateway.
-
-        The calls of ``reset`` and ``step`` that follow, with the same arguments, take what was
-        answered; what went wrong for one environment is raised by its own call.
-        """
+        """Asks the gateways of many environments at once, in one request each. The calls of ``reset`` and
+        ``step`` that follow, with the same arguments, take what was answered, or raise what went wrong."""
         by_client: dict[GatewayClient, list[tuple[RemoteEnv, dict[str, Any]]]] = {}
         for env, method, arguments in asked:
             call = (env._reset_call if method == "reset" else env._step_call)(*arguments)

@@ -58,11 +58,8 @@ Contexts = Sequence[SearchContext] | None
 
 @runtime_checkable
 class Retriever(Protocol):
-    """Anything that finds passages.
-
-    Implementations are safe to call from several threads, and return the same hits for the same
-    query whatever else is asked in the same call.
-    """
+    """Anything that finds passages. It is safe to call from several threads, and returns the same hits for
+    the same query whatever else is asked in the same call."""
 
     @property
     def fingerprint(self) -> str:

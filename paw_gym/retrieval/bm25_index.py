@@ -215,12 +215,9 @@ def _save_shard(corpus: Corpus, folder: Path, first: int, end: int) -> int:
 
 
 def _merge(shards: Sequence[BM25Index]) -> BM25Index:
-    """Joins shards: a term's postings are those of the shards, one after the other.
-
-    Shards hold consecutive passages, so appending them keeps a term's positions ascending, which the
-    compiled ranking relies on. Nothing is sorted: each posting's target is computed, in one
-    vectorised pass per shard.
-    """
+    """Joins shards. They hold consecutive passages, so appending a term's postings keeps its positions
+    ascending, on which the compiled ranking relies. Nothing is sorted: each posting's target is computed, in
+    one vectorised pass per shard."""
     terms = np.unique(np.concatenate([shard.terms for shard in shards]))
     places = [np.searchsorted(terms, shard.terms) for shard in shards]
     frequencies = np.zeros(len(terms), np.int64)

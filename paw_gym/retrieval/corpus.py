@@ -80,11 +80,8 @@ Ranked = tuple[Sequence[int] | np.ndarray, Sequence[float] | np.ndarray]
 
 
 class CorpusRetriever(CheckedRetriever):
-    """Base of the retrievers that rank the passages of their own corpus, one query at a time.
-
-    A subclass sets ``corpus`` and ``_settings``, and implements ``rank``; or ``_search``, if it
-    answers several queries together.
-    """
+    """Base of the retrievers that rank the passages of their own corpus. A subclass sets ``corpus`` and
+    ``_settings``, and implements ``rank``, or ``_search`` if it answers several queries together."""
 
     corpus: Corpus
     _settings: Mapping[str, Any]

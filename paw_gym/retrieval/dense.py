@@ -246,11 +246,8 @@ def encode_corpus(
 
 
 def index_of(rows: np.ndarray, kind: str, storage: str) -> Any:
-    """A FAISS index of stored vectors.
-
-    An IVF-PQ index has four times as many clusters as the square root of their number, and takes about a
-    quarter of a byte for each dimension of a vector.
-    """
+    """A FAISS index of stored vectors. IVF-PQ has four times as many clusters as the square root of their
+    number, and takes about a quarter of a byte for each dimension of a vector."""
     count, dim = len(rows), rows.dtype["codes"].shape[0]
     codes = {"float16": "SQfp16", "int8": "SQ8"}.get(storage, "Flat")
     form = {"flat": codes, "hnsw": f"HNSW{_LINKS}_{codes}"}.get(kind)

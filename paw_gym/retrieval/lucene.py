@@ -90,10 +90,8 @@ def build_lucene_index(corpus: Corpus, folder: Path) -> None:
 def index_documents(
     documents: Iterable[tuple[str, str]], folder: Path, note: Mapping[str, Any]
 ) -> None:
-    """Indexes documents with Anserini; the folder appears when it is whole.
-
-    One thread adds them: with more, ties would not be in the order of the documents.
-    """
+    """Indexes documents with Anserini; the folder appears when it is whole. One thread adds them: with more,
+    ties would not be in the order of the documents."""
     indexer = java_class("io.anserini.index.IndexCollection")
     with (
         new_folder(folder, lambda there: (there / _NOTE).is_file()) as index,

@@ -93,10 +93,8 @@ def number_of(name: str) -> int:
 
 
 class SweepExpert:
-    """Plays any ALFWorld game from its texts and admissible commands, in both grammars.
-
-    It goes on after somebody else's actions if it has read all observations since `reset`.
-    """
+    """Plays any ALFWorld game from its texts and admissible commands, in both grammars; after somebody else's
+    actions, too, if it has read all observations since `reset`."""
 
     def reset(self, opening_text: str) -> None:
         """Starts an episode; a task that matches no template is a ``ValueError``."""
@@ -163,11 +161,8 @@ class SweepExpert:
         return self.goal.state is None and type_of(place) == self.goal.receptacle_type
 
     def _search_start(self) -> int:
-        """Index in the order of the receptacle to look into next.
-
-        After one of two things was put down: where it came from, if that was in the last two
-        observations (another may lie there), else the beginning.
-        """
+        """Index of the next one to look into: after one of two things was put down, where it was, if the
+        last two observations say so (another may lie there), else the beginning."""
         if self._events[-1].effect == "put":
             sources = [event.place for event in self._events if event.effect == "taken"]
             return max((self._order.index(p) for p in sources if p in self._order), default=0)
@@ -208,10 +203,8 @@ class SweepExpert:
         options: Collection[str],
         look_inside: bool = True,
     ) -> str | None:
-        """Go to the next receptacle in the order, round and round.
-
-        One that is used from here is not a go-to target: it is opened if closed, else already seen.
-        """
+        """Go to the next receptacle in the order, round and round. One that is used from here is no go-to
+        target: it is opened if closed, else already seen."""
         for place in [*order[start:], *order[:start]]:
             if f"go to {place}" in options:
                 return f"go to {place}"
@@ -231,10 +224,8 @@ class SweepExpert:
 
 @cache
 def likelihood(kind: str, place: str) -> float:
-    """How promising a look into a receptacle type is, in search of a thing; types as displayed.
-
-    The share of such things that lie there in official games, divided by the commands a look costs.
-    """
+    """The share of such things that lie in a receptacle type in official games, divided by the commands that
+    a look costs; types as displayed."""
     known_kinds, known_places = _spellings()
     thing, receptacle = known_kinds.get(kind, kind), known_places.get(place, place)
     if receptacle not in accepting_types(thing):

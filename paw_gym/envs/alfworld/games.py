@@ -163,11 +163,8 @@ def read_record(trial: Path, stamp: Stamp) -> GameRecord:
 
 
 class GameIndex:
-    """The playable games of a split, in the order of their ids (``train/<task>/<trial>``).
-
-    Left out, as in the original: tasks named "movable" or "Sliced", trials without a game file, games
-    marked unsolvable or not marked at all.
-    """
+    """The playable games of a split, in the order of their ids (``train/<task>/<trial>``). Left out, as in
+    the original: "movable" and "Sliced" tasks, trials without a game file, games not marked solvable."""
 
     def __init__(self, data_dir: str | Path, split: str) -> None:
         require_choice("split", split, SPLITS)

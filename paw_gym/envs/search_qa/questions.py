@@ -136,9 +136,7 @@ def dataset_names(dataset: str | Sequence[str]) -> tuple[str, ...]:
 
 def question_file(data_dir: Path, dataset: str, split: str) -> Path:
     """The file of a split: ``<dataset>/<split>.jsonl`` or ``<dataset>_<split>.jsonl``, packed, or as Parquet.
-
-    The split ``eval`` is each benchmark's own: ``test`` or ``dev``.
-    """
+    The split ``eval`` is each benchmark's own: ``test`` or ``dev``."""
     if not data_dir.is_dir():
         raise FileNotFoundError(
             f"There is no folder {data_dir}. data_dir is the folder that holds "
@@ -211,10 +209,8 @@ def _records(path: Path) -> Iterator[tuple[int, Any]]:
 
 
 def benchmark_tasks(datasets: tuple[str, ...], split: str, data_dir: Path) -> TaskSet:
-    """The questions of one or several data sets as tasks; the type of a task is its data set.
-
-    They are read once per process, and again if a file has changed.
-    """
+    """The questions of one or several data sets as tasks, typed by data set; read once per process, and again
+    if a file has changed."""
     files = tuple(question_file(data_dir, dataset, split) for dataset in datasets)
     return _tasks(datasets, split, files, tuple(map(file_version, files)))
 

@@ -61,10 +61,8 @@ def _syllables(rng: random.Random, count: int, number: int) -> list[str]:
 
 
 def names_of(kind: str, count: int, rng: random.Random) -> list[tuple[str, str]]:
-    """``count`` names of a kind with an alias each, all different.
-
-    Each part of a name occurs in several of them, so a held-out name has hardly any new words.
-    """
+    """``count`` names of a kind with an alias each, all different. Each part of a name occurs in several, so
+    a held-out name has hardly any new words."""
     if kind == "work":
         plain = _titles(count, rng)
     elif kind == "person":

@@ -144,11 +144,8 @@ class RefusedError(ValueError):
 
 
 def parse_action(action: str, tools: Mapping[str, Any]) -> Call | str:
-    """Reads an action: a tool call, or words for the user.
-
-    What begins with a brace is a tool call, ``{"name": ..., "arguments": {...}}`` (a Markdown fence
-    around it is ignored); all other text is for the user. ``RefusedError``: it is neither.
-    """
+    """Reads an action: after a brace a tool call, ``{"name": ..., "arguments": {...}}`` (a Markdown fence
+    around it is ignored), else words for the user. ``RefusedError``: it is neither."""
     text = action.strip()
     fenced = _FENCED.fullmatch(text)
     text = fenced.group(1) if fenced else text

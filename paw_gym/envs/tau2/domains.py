@@ -270,11 +270,8 @@ def _as_json(row: Any) -> str:
 
 
 def database_hash(database: Any) -> str:
-    """A hash that two databases share if and only if they hold the same.
-
-    The package hashes all of a database, twice an episode. This looks at the rows that were touched;
-    it is valid for copies of one original (``copy_database``).
-    """
+    """A hash that two copies of one original (``copy_database``) share if and only if they hold the same. It
+    looks only at the rows that were touched; the package hashes all of a database."""
     parts = {
         name: value.changes()
         if isinstance(value, SharedTable)

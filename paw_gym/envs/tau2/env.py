@@ -270,10 +270,8 @@ class Tau2Env(TextEnv):
         )
 
     def expert(self) -> Callable[[], str]:
-        """Lets the user talk, takes the expected actions, reports; with a user of any kind.
-
-        It has read the task's solution: a ceiling, and not an example of how to find it.
-        """
+        """Lets the user, of any kind, talk, takes the expected actions, reports. It has read the task's
+        solution: a ceiling, and not an example of how to find it."""
         return lambda: next_action(self.task.data, self.state["messages"], self.state["begun_with"])
 
 

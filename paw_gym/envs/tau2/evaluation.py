@@ -69,10 +69,8 @@ def evaluate(domain: Domain, task: Any, messages: Sequence[talk.Message]) -> Ver
 
 
 def _world(domain: Domain) -> Any:
-    """A fresh world in which an assertion about something that does not exist is not met.
-
-    The package's own world lets the assertion's exception out, and then there is no score at all.
-    """
+    """A fresh world in which an assertion about something that does not exist is not met; the package's own
+    lets the exception out, and then there is no score at all."""
     world = domain.new_world()
     asserted = world.run_env_assertion
 
@@ -131,10 +129,8 @@ def plan(
     begun_with: int,
     user_tools: Mapping[str, Mapping[str, Any]],
 ) -> list[str]:
-    """Actions that end the episode with full reward if the user is the scripted one.
-
-    Nothing is executed: who speaks next depends on what was said and called, not on the answers.
-    """
+    """Actions that end the episode with full reward if the user is the scripted one. Nothing is executed: who
+    speaks next depends on what was said and called, not on the answers."""
     imagined, actions = list(messages), []
 
     def use(name: str, arguments: Mapping[str, Any], role: str = "user") -> str:

@@ -180,10 +180,8 @@ class _SearchTexts:
 
 
 def compile_catalogue(products: Iterable[Product], folder: Path) -> Path:
-    """Writes the compiled form of products; the folder appears only when it is complete.
-
-    Of products with the same asin the first one counts.
-    """
+    """Writes the compiled form of products, of those with the same asin the first one; the folder appears
+    only when it is complete."""
     with new_folder(folder, is_compiled) as staging:
         _write_products(products, staging)
         # a sequence of passages is all that the index asks of a corpus

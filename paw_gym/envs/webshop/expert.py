@@ -40,11 +40,8 @@ def solve(shop: Shop, goal: Goal) -> list[str]:
 
 
 class Shopper:
-    """Searches for the instruction's words, opens the likeliest products, buys one that has the options.
-
-    It looks at what the page shows and at what was chosen so far, so it finds its way back from
-    actions that were not its own.
-    """
+    """Searches for the instruction's words, opens the likeliest products, buys one that has the options. It
+    looks at the page and at what was chosen, so it finds its way back from others' actions."""
 
     def __init__(self, instruction: str) -> None:
         text = instruction.strip()

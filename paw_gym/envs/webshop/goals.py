@@ -103,11 +103,8 @@ def sample_price(product: Product, seed: int) -> float:
 
 
 def sample_limit(price: float, rng: random.Random) -> tuple[float, str]:
-    """The price limit of a goal, and how its instruction states it.
-
-    The larger of two different limits out of the next four above the price; none if fewer than
-    two are left (the original's rule).
-    """
+    """The price limit of a goal, and how its instruction states it: the larger of two different ones of the
+    next four above the price; none if fewer than two are left (the original's rule)."""
     above = [limit for limit in LIMITS if limit > price][:_LIMITS_IN_REACH]
     if len(above) < 2:
         return NO_LIMIT, ""

@@ -54,10 +54,8 @@ class Page:
 
     @cached_property
     def clickables(self) -> dict[str, Part]:
-        """The parts that can be clicked, by their text in lower case; options come last.
-
-        If two have the same text, the later one counts, in the earlier one's place.
-        """
+        """The parts that can be clicked, by their text in lower case; options come last. Of two with the same
+        text the later one counts, in the earlier one's place."""
         found: dict[str, Part] = {}
         for role in ("button", "link"):
             found |= {part.text.lower(): part for part in self._listed if part.role == role}

@@ -50,10 +50,8 @@ _SUFFIXES = ("able", "ible", "ful", "less", "ous", "proof", "ish")
 
 @lru_cache(maxsize=1 << 16)
 def rule_nouns(title: str) -> tuple[str, ...]:
-    """A title's nouns by rules: words that are not function words nor, in lower case, adjectives.
-
-    spaCy's model takes most capitalised words of titles for names.
-    """
+    """A title's nouns by rules: words that are not function words nor, in lower case, adjectives (spaCy's
+    model takes most capitalised words of titles for names)."""
 
     def is_adjective(word: str) -> bool:
         return word in _ADJECTIVES or (len(word) > 6 and word.endswith(_SUFFIXES))
@@ -200,11 +198,8 @@ def _options_matched(chosen: Iterable[str], wanted: Iterable[tuple[str, str]]) -
 
 
 def _target(name: str, value: str) -> str:
-    """The text that a chosen value is compared with.
-
-    The original hands named options over as (name, value) pairs. So the name's words take part in
-    the comparison, and a colour is normalised only if it is the whole value.
-    """
+    """The text that a chosen value is compared with; of a named option, name and value, as the original hands
+    over pairs. So a colour is normalised only if it is the whole value."""
     if not name:
         return normalize_color(value)
     pair = (name, value)

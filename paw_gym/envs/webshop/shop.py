@@ -161,10 +161,8 @@ class Shop:
         )
 
     def act(self, visit: Visit, page: pages.Page, action: Action) -> Visit | None:
-        """The visit after an action; ``None`` if the page does not accept it.
-
-        Searching is possible from every page, as in the original, even if no field is shown.
-        """
+        """The visit after an action; ``None`` if the page does not accept it. Searching is possible from
+        every page, as in the original, even if no field is shown."""
         if action.verb == "search" and action.argument:
             return Visit("results", action.argument)
         part = page.clickables.get(action.argument)

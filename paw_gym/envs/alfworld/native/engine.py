@@ -198,11 +198,8 @@ class NativeEngine:
         return str(known)
 
     def _surroundings(self) -> str:
-        """The answer to ``look``.
-
-        In the middle of the room the original binds its query to the agent's own location, so a look
-        there finds no receptacle, unlike the opening text.
-        """
+        """The answer to ``look``. In the middle of the room it finds no receptacle, unlike the opening text:
+        the original binds its query to the agent's own location."""
         game = self.game
         here = game.receptacles_at[self.location]
         if not here:
@@ -228,11 +225,8 @@ class NativeEngine:
         return view
 
     def _object_view(self, o: int) -> str:
-        """The answer to ``examine`` about an object; the first applicable description wins.
-
-        "hot" and "cool" never occur together, and a sliced object is described as such only together with
-        another state or as something that can be sliced.
-        """
+        """The answer to ``examine`` about an object; the first applicable description wins. "hot" and "cool"
+        never occur together; "sliced" is told only with another state or of what can be sliced."""
         game = self.game
         name = game.objects[o]
         if game.hollow >> o & 1:

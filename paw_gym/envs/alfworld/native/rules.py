@@ -92,10 +92,8 @@ def task_text(grammar: str) -> str | None:
 
 
 def help_text(grammar: str) -> str | None:
-    """The answer to ``help``, or None if the grammar has none.
-
-    The original's parser drops white space before the first word and keeps it at the end.
-    """
+    """The answer to ``help``, or None if the grammar has none. As in the original's parser, white space is
+    dropped before the first word and kept at the end."""
     match = _HELP.search(grammar)
     return json.loads(f'"{match.group(1)}"').lstrip() if match else None
 

@@ -115,10 +115,7 @@ def _accepts() -> Mapping[str, frozenset[str]]:
 
 
 def world_of_engine(engine: NativeEngine) -> World:
-    """The present state of a game, procedural or official.
-
-    Receptacles that no location serves and objects in them are left out.
-    """
+    """The present state of a game, without receptacles that no location serves and what is in them."""
     game = engine.game
     places = {
         game.receptacles[r]: Place(

@@ -126,11 +126,8 @@ def _room(number: int, row: Mapping[str, Any]) -> Room:
 
 
 def _fixtures(number: int, types: list[str], posed: list[Fitting]) -> Iterator[Fitting]:
-    """Receptacles that a room has although its layout gives no pose for them.
-
-    The official games have them too, not openable: those that the layout names by type, and up to a
-    handful of cabinets and drawers. Their places are made up, fixed by the room's number.
-    """
+    """Receptacles without a pose in the room's layout, not openable, as in official games: those that the
+    layout names by type, and up to a handful of cabinets and drawers; the number fixes their places."""
     rng = random.Random(f"fixtures of room {number}")
     known = [fitting.type for fitting in posed]
     stuck = [kind for kind in ("Cabinet", "Drawer") if kind in known]

@@ -154,10 +154,8 @@ def rooms_for(task_type: str, kind: str, unseen: bool, lamp_in_place: bool) -> t
 def goals(
     task_type: str, receptacle_types: frozenset[str], object_types: frozenset[str]
 ) -> dict[str, list[str]]:
-    """The goals of a task type that these types allow: object types, sorted, by target type.
-
-    The object can always lie somewhere other than in a receptacle of the target type.
-    """
+    """The goals of a task type that these types allow: object types, sorted, by target type. The object can
+    always lie somewhere other than in a receptacle of the target type."""
     known, contain = facts(), facts().can_contain
 
     def lying(kinds: Set[str], places: Set[str]) -> list[str]:
