@@ -106,11 +106,6 @@ def invalid_actions(subject: Subject) -> str:
                 not moment.info["action_is_valid"],
                 f"step({junk!r:.60}) is not admissible, but info['action_is_valid'] is True.",
             )
-    _check_junk_responses(subject)
-    return f"{len(JUNK)} strings, bare and as raw responses"
-
-
-def _check_junk_responses(subject: Subject) -> None:
     for response in (*(junk for junk in JUNK if "<action>" not in junk), "<think></think><action>"):
         agent = subject.agent()
         start(agent, subject.seed, subject.task_ids[0])
@@ -119,6 +114,7 @@ def _check_junk_responses(subject: Subject) -> None:
             not info["action_is_valid"] and info["transition"].response == response,
             f"The response {response!r:.60} has no action, but its transition is not invalid.",
         )
+    return f"{len(JUNK)} strings, bare and as raw responses"
 
 
 def transitions(subject: Subject) -> str:

@@ -207,7 +207,14 @@ def unpack(archive: Path, staging: Path, progress: Progress) -> None:
         with zipfile.ZipFile(archive) as source:
             members = [member for member in source.infolist() if not member.is_dir()]
             for member in members:
-                _require_inside(member, archive)
+                path = PurePosixPath(member.filename)
+                odd = "\\" in member.filename or ":" in path.parts[0] if path.parts else True
+                link = stat.S_ISLNK(member.external_attr >> 16)
+                if odd or link or path.is_absolute() or ".." in path.parts:
+                    raise DownloadError(
+                        f"{archive.name} holds {member.filename!r}, which leads out of the data folder "
+                        "(or is a link). Nothing was extracted."
+                    )
             done, total = 0, sum(member.file_size for member in members)
             require_space(staging, total)
             for member in members:
@@ -218,17 +225,6 @@ def unpack(archive: Path, staging: Path, progress: Progress) -> None:
         raise
     except Exception as error:  # the fields of an archive make zipfile raise anything
         raise DownloadError(f"{archive.name} is damaged: {error}.") from error
-
-
-def _require_inside(member: zipfile.ZipInfo, archive: Path) -> None:
-    path = PurePosixPath(member.filename)
-    odd = "\\" in member.filename or ":" in path.parts[0] if path.parts else True
-    link = stat.S_ISLNK(member.external_attr >> 16)
-    if odd or link or path.is_absolute() or ".." in path.parts:
-        raise DownloadError(
-            f"{archive.name} holds {member.filename!r}, which leads out of the data folder "
-            "(or is a link). Nothing was extracted."
-        )
 
 
 def read_receipt(folder: Path) -> dict[str, Any] | None:

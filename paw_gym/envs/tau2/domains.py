@@ -129,7 +129,9 @@ def domain_tasks(name: str, split: str) -> TaskSet:
 
     def load(task_id: str) -> Task:
         record = records[task_id.partition("/")[2]]
-        return Task(task_id, instruction(name), _type(name, record), record)
+        # the kind of trouble in telecom (``mms_issue``); elsewhere the domain
+        issue, bracket, _ = str(record["id"]).removeprefix("[").partition("]")
+        return Task(task_id, instruction(name), issue if bracket else name, record)
 
     return TaskSet(ids, load, digest.hexdigest(), split)
 
@@ -166,12 +168,6 @@ def _data_hash(folder: str) -> str:
         if path.suffix in (".json", ".toml", ".md"):
             digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
-
-
-def _type(name: str, record: Mapping[str, Any]) -> str:
-    """The kind of trouble in telecom (``mms_issue``); elsewhere the domain."""
-    issue, bracket, _ = str(record["id"]).removeprefix("[").partition("]")
-    return issue if bracket else name
 
 
 @lru_cache(maxsize=len(DOMAINS))

@@ -95,7 +95,15 @@ class Tau2Env(TextEnv):
     ) -> None:
         tau2_module("utils.utils")  # a missing package is reported before anything else
         require_choice("domain", domain, DOMAINS)
-        self.user = _make_user(user, user_model, user_url, user_settings)
+        if isinstance(user, str):
+            require_choice("user", user, users.USERS)
+            if user == "endpoint":
+                user = users.EndpointUser(user_model, user_url, user_settings)
+            elif user_model or user_url or user_settings:
+                raise ValueError("user_model, user_url and user_settings go with user='endpoint'.")
+            else:
+                user = users.ScriptedUser()
+        self.user = user
         super().__init__(domain_tasks(domain, split), max_steps, render_mode)
         self.domain = load_domain(domain)
         self._world: Any = None
@@ -273,16 +281,3 @@ class Tau2Env(TextEnv):
         """Lets the user, of any kind, talk, takes the expected actions, reports. It has read the task's
         solution: a ceiling, and not an example of how to find it."""
         return lambda: next_action(self.task.data, self.state["messages"], self.state["begun_with"])
-
-
-def _make_user(
-    user: str | users.User, model: str | None, url: str | None, settings: Mapping[str, Any] | None
-) -> users.User:
-    if not isinstance(user, str):
-        return user
-    require_choice("user", user, users.USERS)
-    if user == "endpoint":
-        return users.EndpointUser(model, url, settings)
-    if model or url or settings:
-        raise ValueError("user_model, user_url and user_settings go with user='endpoint'.")
-    return users.ScriptedUser()

@@ -114,7 +114,13 @@ def next_action(
     record: Mapping[str, Any], messages: Sequence[talk.Message], begun_with: int
 ) -> str:
     """Asks until the scripted user would have stated everything, acts as expected, then reports."""
-    left = _not_taken(gold_actions(record), messages[begun_with:])
+    left = gold_actions(record)
+    taken = (call for message in messages[begun_with:] for call in message.get("calls", []))
+    while left and any(
+        (left[0]["name"], left[0]["arguments"]) == (call["name"], call["arguments"])
+        for call in taken
+    ):
+        left.pop(0)
     if left and script_position(messages) < len(user_script(record)):
         return "Please tell me more."
     if left:
@@ -156,17 +162,3 @@ def _as_action(action: Mapping[str, Any]) -> str:
         arguments = json.dumps(action["arguments"], ensure_ascii=False)
         return f"Please do this with your phone: {action['name']} {arguments}"
     return talk.call_text(action["name"], action["arguments"])
-
-
-def _not_taken(
-    expected: Sequence[dict[str, Any]], messages: Sequence[talk.Message]
-) -> list[dict[str, Any]]:
-    """The expected actions without the longest beginning of them that was taken in order."""
-    taken = (call for message in messages for call in message.get("calls", []))
-    left = list(expected)
-    while left and any(
-        (left[0]["name"], left[0]["arguments"]) == (call["name"], call["arguments"])
-        for call in taken
-    ):
-        left.pop(0)
-    return left

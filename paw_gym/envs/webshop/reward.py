@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
@@ -167,7 +167,12 @@ def score_purchase(
         or any(wanted in text for text in texts)
         for wanted in goal.attributes
     )
-    matched = _options_matched(options.values(), goal.options)
+    # a chosen value counts whatever it is an option of
+    chosen = [normalize_color(value) for value in options.values()]
+    matched = sum(
+        any(token_set_ratio(value, target) > FUZZY_MATCH for value in chosen)
+        for target in (_target(*option) for option in goal.options)
+    )
     price_ok = price <= goal.price_upper
     wanted = len(goal.attributes) + len(goal.options) + 1
     return Score(
@@ -186,15 +191,6 @@ def score_purchase(
 
 def _levels(path: str) -> set[str]:
     return {level.strip() for level in path.split("›")}
-
-
-def _options_matched(chosen: Iterable[str], wanted: Iterable[tuple[str, str]]) -> int:
-    """How many of the wanted options any chosen value resembles, whatever it is an option of."""
-    values = [normalize_color(value) for value in chosen]
-    return sum(
-        any(token_set_ratio(value, target) > FUZZY_MATCH for value in values)
-        for target in (_target(*option) for option in wanted)
-    )
 
 
 def _target(name: str, value: str) -> str:
