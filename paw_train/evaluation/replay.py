@@ -309,9 +309,10 @@ class _Trajectory(NamedTuple):
 
     @classmethod
     def read(cls, row: Mapping[str, Any]) -> _Trajectory:
-        steps = [(a, float(r)) for a, r in zip(row["actions"], row["rewards"], strict=True)]
-        if not all(isinstance(action, str) for action, _ in steps):
-            raise ValueError("expected actions as texts")
+        actions, rewards = row["actions"], row["rewards"]
+        if len(actions) != len(rewards) or not all(isinstance(action, str) for action in actions):
+            raise ValueError("expected actions as texts, and as many rewards")
+        steps = [*zip(actions, map(float, rewards), strict=True)]
         return cls(str(row["task_id"]), steps, float(row["score"]))
 
 

@@ -75,7 +75,6 @@ class PanelRun:
         self, plan: Plan, policy: Policy | None, model: str = "", records: bool = True
     ) -> None:
         self.plan, self.model, self.records = plan, model, records
-        self.weights = model_hash(policy) if records else None
         wanted = agent_class(plan.agent).needs_policy
         self.meter = MeteredPolicy(policy) if policy is not None and wanted else None
         self.agent = make_agent(plan.agent, self.meter, plan.rollout, plan.agent_settings)
@@ -89,6 +88,7 @@ class PanelRun:
         if self.meter is not None:
             self.meter.form = ActionForm(met.template, plan.action_format)
         met.close()
+        self.weights = model_hash(policy) if records else None
         self.found: dict[int, dict[str, Episode]] = {seed: {} for seed in plan.seeds}
         """episodes by seed and task"""
         self.turns = 0

@@ -147,9 +147,9 @@ def _rate(table: Sequence[Sequence[float]]) -> dict[str, Any]:
 
 
 def _by_type(runs: Runs) -> dict[str, dict[str, Any]]:
-    table = np.asarray(_successes(runs))
-    types = np.array([e.task_type if e is not None else "" for e in next(iter(runs.values()))])
-    played = {e.task_type for e in next(iter(runs.values())) if e is not None}
+    table, first = np.asarray(_successes(runs)), next(iter(runs.values()))
+    types = np.array([e.task_type if e is not None else None for e in first])
+    played = {e.task_type for e in first if e is not None}
     return {name: _rate(table[:, types == name].tolist()) for name in sorted(played)}
 
 

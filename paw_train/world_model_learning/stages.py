@@ -249,10 +249,8 @@ class WorldModelStages:
     def _choose(self, episodes: Sequence[Episode]) -> list[Example]:
         """The transitions to learn from; called while the policy is still the start policy."""
         with self._env() as probe:
-            shown, limit = (
-                probe.text_env.prompt_observation,
-                self.settings.rollout.max_prompt_tokens,
-            )
+            shown = probe.text_env.prompt_observation
+            limit = self.settings.rollout.max_prompt_tokens
             found = examples_of(episodes, self.policy.chat, shown, probe.template, limit)
         if not found:
             raise ValueError("The collected episodes hold no observation to learn to predict.")

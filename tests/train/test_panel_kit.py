@@ -186,6 +186,9 @@ def test_mistakes_get_a_line(kits: Path, tmp_path: Path) -> None:
     file.write_text('{"task_id": "a"}\n')
     with pytest.raises(ValueError, match="line 1: not a trajectory"):
         replay(file, panel=kit)
+    file.write_text('{"task_id": "a", "actions": ["look"], "rewards": [], "score": 0}\n')
+    with pytest.raises(ValueError, match="line 1: not a trajectory .*as many rewards"):
+        replay(file, panel=kit)
     with pytest.raises(ValueError, match="--panel DIR"):
         replay(file)
     with pytest.raises(FileExistsError, match="--force"):
