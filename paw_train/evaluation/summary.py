@@ -213,11 +213,11 @@ def _run(seed: int, episodes: Sequence[Episode | None], measured_only: bool) -> 
     found = [pair if good else None for pair, good in zip(played, counts, strict=True)]
     run: dict[str, Any] = {
         "seed": seed,
-        "success_rate": _mean([pair[0] for pair in found if pair]),
-        "successes": "".join(str(pair[0]) if pair else UNPLAYED for pair in found),
+        "success_rate": _mean([pair[0] for pair in found if pair is not None]),
+        "successes": "".join(UNPLAYED if pair is None else str(pair[0]) for pair in found),
     }
     if any(score != success for success, score in played):
-        run["scores"] = [pair and pair[1] for pair in found]
+        run["scores"] = [None if pair is None else pair[1] for pair in found]
     return run
 
 

@@ -73,8 +73,5 @@ def _copied(row: TokenRow, words: dict[int, tuple[str, ...]]) -> list[str]:
 def _made_up(name: str, rng: np.random.Generator) -> str:
     characters = rng.choice(list(_CHARACTERS), p=list(_CHARACTERS.values()))
     word = "".join(rng.choice(list(characters), rng.integers(*_LENGTHS)))
-    return (
-        word.capitalize()
-        if name[0].isupper() and characters.isalpha() and characters.isascii()
-        else word
-    )
+    capital = name[0].isupper() and characters.isalpha() and characters.isascii()
+    return word.capitalize() if capital else word
