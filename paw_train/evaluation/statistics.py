@@ -169,8 +169,7 @@ def crossed_difference_interval(
 
 def _counts(generator: np.random.Generator, n: int) -> np.ndarray:
     """[_TABLES, n] how often each of n units is in a bootstrap sample of size n."""
-    counts: np.ndarray = generator.multinomial(n, np.full(n, 1 / n), _TABLES)
-    return counts
+    return np.asarray(generator.multinomial(n, np.full(n, 1 / n), _TABLES))
 
 
 def _widened(values: np.ndarray, centre: float, seeds: int) -> tuple[float, float]:

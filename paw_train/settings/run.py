@@ -227,7 +227,16 @@ def read_recorded(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} does not hold a run's settings ({error}).") from error
     if not isinstance(data, dict):
         raise ValueError(f"{path} does not hold a run's settings.")
-    return data
+    return existing(data)
+
+
+def existing(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Recorded settings without ``rollout.episode_seconds: null``: of earlier versions, always so today."""
+    rollout = recorded.get("rollout")
+    if not isinstance(rollout, Mapping) or rollout.get("episode_seconds") is not None:
+        return dict(recorded)
+    kept = {name: value for name, value in rollout.items() if name != "episode_seconds"}
+    return {**recorded, "rollout": kept}
 
 
 # --- results that runs share, each in a folder named by the hash of all that it depends on --------------

@@ -172,8 +172,7 @@ INSTEAD: Mapping[str, str] = MappingProxyType(
 READ = (
     *("name", "note", "out", "updates", "tracking", "engine", "env", "record"),
     *("model.attention", "model.scratch", "cloning", "algorithm", "objective", "world_model"),
-    *("rollout.top_k", "rollout.stop_at_tags"),
-    "rollout.vllm.gpu_memory",
+    *("rollout.top_k", "rollout.stop_at_tags", "rollout.vllm.gpu_memory"),
     "rollout.engine",  # vLLM samples, whatever it says
     "world_model_learning",  # Settings refuses it here
     *("optimizer.schedule", "optimizer.warmup_updates"),

@@ -21,6 +21,7 @@ from paw_train.evaluation.recorded import located, recorded_env, recorded_settin
 from paw_train.settings import Settings
 from paw_train.settings.base import groups_of
 from paw_train.settings.env import recorded_id
+from paw_train.settings.run import read_recorded
 
 ALFWORLD = "paw_gym/ALFWorld-v0"
 ATTACKS = (
@@ -129,6 +130,14 @@ def test_the_owner_is_told_what_to_add_and_it_is_enough() -> None:
     assert chosen["env"][0]["kwargs"] == {"max_steps": 9}
     with pytest.raises(ValueError, match="add --import MODULE"):
         recorded_id("me/Unknown-v0", "run")
+
+
+def test_null_of_a_setting_that_is_gone_does_not_stop_a_run_from_being_measured(
+    tmp_path: Path,
+) -> None:
+    config = tmp_path / "config.json"
+    config.write_text('{"rollout": {"top_k": 0, "episode_seconds": null}}')
+    assert read_recorded(config) == {"rollout": {"top_k": 0}}
 
 
 def test_a_downloaded_data_set_is_nobodys_to_name() -> None:

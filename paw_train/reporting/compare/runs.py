@@ -24,13 +24,11 @@ from paw_train.evaluation.terminal import Display
 from paw_train.policies.checkpoints import find_checkpoint
 from paw_train.reporting.compare.grid import PlannedRun
 from paw_train.settings import WITHOUT_EFFECT, Settings
-from paw_train.settings.base import ARGUMENTS, flatten, nest
-from paw_train.settings.run import read_recorded, shared_evaluation, shared_warm_start
+from paw_train.settings.base import flatten
+from paw_train.settings.run import existing, read_recorded, shared_evaluation, shared_warm_start
 
 _IRRELEVANT = (*WITHOUT_EFFECT, "name", "threads")
 """settings that may differ although the run is the same; threads change only the last digits"""
-_GONE = ("rollout.episode_seconds",)
-"""settings of recorded results that no longer exist; null in them means what is always so today"""
 
 
 def relevant(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -62,8 +60,7 @@ def _of_engine(settings: Mapping[str, Any]) -> dict[str, Any]:
 def differing_setting(found: Mapping[str, Any], run: PlannedRun) -> str | None:
     """The first setting (dotted) in which a record, completed by defaults, differs from a planned run."""
     try:
-        kept = {k: v for k, v in flatten(found, ARGUMENTS) if v is not None or k not in _GONE}
-        known = Settings.read(_of_engine(nest(kept)))
+        known = Settings.read(_of_engine(existing(found)))
     except ValueError as error:
         return str(error)
     changed = _first_difference(known, run.settings)
