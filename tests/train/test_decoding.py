@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -253,7 +254,8 @@ def test_sampling_over_fixed_buffers_gives_the_tokens_of_the_plain_steps(
 ) -> None:
     """The form that a GPU runs, here without a graph: small buckets, so that their number grows."""
     expected = _played(list(range(9)), sampling, growing, model)
-    monkeypatch.setattr(decoder, "_launches_cost", lambda model: True)
+    fixed = partial(BatchDecoder, fixed=True)
+    monkeypatch.setattr("paw_train.policies.local.session.open_decoder", fixed)
     monkeypatch.setattr(decoder, "BUCKET", 16)
     monkeypatch.setattr(sampling_module, "BUCKET", 16)
     monkeypatch.setattr(decoder, "_FEWEST_LOOPED", 2)
