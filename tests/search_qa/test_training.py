@@ -12,7 +12,8 @@ import pytest
 import torch
 from small_policies import said_in, word_policy
 
-from paw_gym.retrieval.simulated import Curriculum, SimulatedRetriever
+from paw_gym.retrieval import simulated
+from paw_gym.retrieval.simulated import Curriculum
 from paw_train.algorithms.experience import Signals, prepare
 from paw_train.algorithms.pool import collect
 from paw_train.evaluation import make_pool
@@ -98,13 +99,13 @@ def test_zerosearch_grows_noisier_and_resumes_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = []  # progress told, query, and whether the answer is noisy
-    write = SimulatedRetriever.write
+    write = simulated._script
 
-    def spy(self: Any, query: str, context: Any, count: int, noisy: bool) -> list[str]:
+    def spy(query: str, context: Any, count: int, noisy: bool) -> list[str]:
         written.append((context.progress, query, noisy))
-        return write(self, query, context, count, noisy)
+        return write(query, context, count, noisy)
 
-    monkeypatch.setattr(SimulatedRetriever, "write", spy)
+    monkeypatch.setattr(simulated, "_script", spy)
 
     def run(name: str) -> Run:
         settings = load_settings(
