@@ -129,7 +129,8 @@ def measure(
     probe.close()
     if not wanted:
         raise ValueError("There is no transition with an observation to predict in these episodes.")
-    likely: dict[int, np.ndarray] = {}
+    noise = NOISE.get(registered_id(env.id))
+    likely: dict[int, np.ndarray] | None = None if noise is None else {}
     with display.task("scoring observations", len(wanted)) as advance:
         sums = score(policy, wanted, progress=advance, likely=likely)
     if embed is not None:
@@ -140,7 +141,7 @@ def measure(
             one.similarity = float(np.clip(np.dot(ours, theirs), -1.0, 1.0))
             one.written = 1
     found = {**summarise(wanted, sums), "transitions_hash": transitions_hash(episodes)}
-    if (noise := NOISE.get(registered_id(env.id))) is not None:
+    if noise is not None and likely is not None:
         noisy = [noisy_tokens(policy.chat, p.text, noise(p.text)) for p in wanted]
         p = np.concatenate([likely[i] for i in range(len(wanted))])
         found["noise_share"] = gradient_shares(p, np.concatenate(noisy), WorldModelSettings().rho)
