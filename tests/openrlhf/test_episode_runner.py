@@ -69,9 +69,14 @@ def _no_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
 def _run(runner: EpisodeRunner, label: GroupLabel, engine: Engine) -> list[Any]:
     async def all_of_them() -> list[Any]:
         runs = (runner.run("row", episode, engine) for episode in label.episodes())
-        return await asyncio.gather(*runs)
+        # an actor's loop outlives its episodes: threads of a loop that has ended would wait for ever
+        return await asyncio.gather(*runs, return_exceptions=True)
 
-    return [found["trajectory"] for found in asyncio.run(all_of_them())]
+    played = asyncio.run(all_of_them())
+    for error in played:
+        if isinstance(error, BaseException):
+            raise error
+    return [found["trajectory"] for found in played]
 
 
 def _label(settings: Settings) -> GroupLabel:
