@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 
 LINES = {
     "paw_gym": 19_970,
-    "paw_train": 30_070,
+    "paw_train": 30_120,
     "env_servers": 2_810,
     "benchmarks": 3_930,
     "scripts": 900,

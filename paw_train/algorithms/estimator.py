@@ -155,6 +155,11 @@ class AdvantageEstimator:
                 f"{'decisions' if critic else 'transitions'} of the update. "
                 "values[update.episode] gives the values of episodes to their transitions."
             )
+        if values.isfinite().all() and not advantages.isfinite().all():
+            raise ValueError(
+                f"The advantage estimator {name} returned NaN or infinity for finite rewards: is "
+                "there a division by the deviation of a group whose returns are equal?"
+            )
         if self.needs_critic != (targets is not None):
             raise ValueError(
                 f"The advantage estimator {name} declares needs_critic={self.needs_critic}, and returned "

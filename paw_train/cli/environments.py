@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -134,9 +135,10 @@ def check(
         console.print(f"[bold red]{count_results(done)}.[/bold red]{hint}")
         raise typer.Exit(1)
     console.print(f"[bold green]{count_results(done)}.[/bold green]")
+    play = " ".join([env_id, *(f"--kw {shlex.quote(pair)}" for pair in kw or [])])
+    given = " ".join([f"env.id={env_id}", *(f"env.kwargs.{shlex.quote(p)}" for p in kw or [])])
     console.print(
-        f"Next: paw play {env_id}, paw eval expert env.id={env_id}, "
-        f"paw train embedded env.id={env_id} name=first",
+        f"Next: paw play {play}, paw eval expert {given}, paw train embedded {given} name=first",
         style="dim",
         markup=False,
         soft_wrap=True,

@@ -117,7 +117,11 @@ def evaluate(
 
     display = Display(quiet or as_json)
     jobs = make_jobs(models, settings, out, agent, panels, seeds, display.say)
-    results, failed = evaluate_jobs(jobs, display, fresh)
+    try:
+        results, failed = evaluate_jobs(jobs, display, fresh)
+    except KeyboardInterrupt:
+        typer.echo("\nStopped. The same command runs the missing episodes.", err=True)
+        raise typer.Exit(130) from None
     if as_json:
         typer.echo(json_text(results[0] if single else results, indent=2))
     for reason in failed:

@@ -75,8 +75,11 @@ def export(
     """Write recorded episodes as a data set for other tools, or turn one back into episodes."""
     from paw_gym.export import read_episodes
     from paw_gym.export.exporters import EXPORTERS
+    from paw_gym.internals.naming import did_you_mean
     from paw_gym.internals.printable import counted, safe_console
 
+    if to not in (forms := [*EXPORTERS, "tokens"]):
+        raise ValueError(f"There is no form {to!r}. {did_you_mean(to, forms)}")
     if (to == "tokens") != (tokenizer is not None):
         raise ValueError("--to tokens and --tokenizer MODEL go together: ids are of one tokenizer.")
     if modules and to != "tokens":

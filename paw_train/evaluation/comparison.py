@@ -19,6 +19,7 @@ from paw_train.evaluation.statistics import (
     sign_flip_p_value,
     wilson_interval,
 )
+from paw_train.settings.base import differences
 from paw_train.settings.endpoint import CURRENCY
 
 if TYPE_CHECKING:
@@ -260,6 +261,21 @@ def as_rich(results: Sequence[Result]) -> Table:
     return table
 
 
+def _names(result: Result) -> tuple[str, str, str]:
+    return result.get("model") or "-", result["agent"], result["panel"]
+
+
+def _settings_apart(result: Result, namesakes: Sequence[Result]) -> str:
+    """The settings of a result that differ from those of results with the same names, in brackets."""
+
+    def settings(of: Result) -> dict[str, Any]:
+        return {"agent": of.get("agent_settings"), **(of.get("settings") or {})}
+
+    own = settings(result)
+    found = {k: d[0] for other in namesakes for k, d in differences(own, settings(other)).items()}
+    return f" ({', '.join(f'{k}={found[k]}' for k in sorted(found))})" if found else ""
+
+
 def _cells(results: Sequence[Result]) -> tuple[list[str], list[list[str]]]:
     """(head, rows) as texts; score and cost only if some result has one to tell."""
     scores = [(result.get("score") or {}).get("mean") for result in results]
@@ -272,8 +288,9 @@ def _cells(results: Sequence[Result]) -> tuple[list[str], list[list[str]]]:
     for result, rate, score in zip(results, rates, scores, strict=True):
         ends = result["ci95"]
         partial = "" if result.get("complete", True) else f" (partial, of {result['tasks']})"
-        names = (result.get("model") or "-", result["agent"], result["panel"] + partial)
-        line = [*map(one_line, names), str(result["n"])]
+        model, agent, panel = _names(result)
+        apart = _settings_apart(result, [r for r in results if _names(r) == _names(result)])
+        line = [*map(one_line, (model, agent + apart, panel + partial)), str(result["n"])]
         line.append("-" if rate is None else f"{100 * rate:.1f} %")
         line.append(f"{100 * ends[0]:.1f} to {100 * ends[1]:.1f}" if ends else "-")
         line += ["-" if score is None else f"{score:.3f}"] * scored

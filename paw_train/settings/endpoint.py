@@ -13,6 +13,18 @@ CURRENCY = "$"
 """of all prices, budgets and costs"""
 
 
+_SET_ELSEWHERE = {
+    "model": "the model's name (openai:MODEL)",
+    "messages": "the agent",
+    "temperature": "evaluation.temperature",
+    "top_p": "rollout.top_p",
+    "top_k": "rollout.top_k",
+    "max_tokens": "rollout.max_response_tokens",
+    "seed": "evaluation.seed",
+}
+"""fields of a request's body that ``extra`` may leave out with null, and not set"""
+
+
 def money(amount: float) -> str:
     return f"{CURRENCY}{amount:.4g}"
 
@@ -50,10 +62,14 @@ class EndpointSettings(Group):
     """file that stores every answer, so that identical requests are sent only once; ``auto``: in the user's
     cache folder; null: no cache"""
     extra: dict[str, Any] = {}
-    """additional fields of each request's body, such as ``tool_choice: required``"""
+    """additional fields of each request's body, such as ``tool_choice: required``; fields of other settings
+    (``temperature``, ``seed``, ...) can only be set to null"""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        for name, place in _SET_ELSEWHERE.items():
+            if self.extra.get(name) is not None:
+                raise ValueError(f"endpoint.extra: {name} is set by {place}, which results record.")
         if self.budget_cost is not None and not self.priced:
             raise ValueError(
                 "endpoint.budget_cost needs prices: give endpoint.input_price and "

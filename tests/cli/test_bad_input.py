@@ -319,6 +319,7 @@ COMMANDS = {
     "export nowhere out --to jsonl": "There is no nowhere",
     "export episodes.txt out.jsonl --to jsonl": "not a file of episodes by its name",
     "export empty.jsonl out --to json": "There is no form 'json'",
+    "export empty.jsonl out --to ids": "Valid: 'datasets', 'jsonl', 'parquet', 'tokens'",
     "export other.jsonl out.jsonl --to jsonl": "other.jsonl, line 1",
     "export binary.jsonl out.jsonl --to jsonl": "binary.jsonl, line 1",
     "export fake.parquet out.jsonl --to jsonl": "fake.parquet",

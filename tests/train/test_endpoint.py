@@ -102,6 +102,11 @@ def test_equal_requests_are_asked_once_and_others_are_not(server: Any, tmp_path:
     assert server.served == 4  # another limit is another request
 
 
+def test_further_fields_of_a_request_override_no_setting() -> None:
+    with pytest.raises(ValueError, match="temperature is set by evaluation.temperature"):
+        EndpointSettings(extra={"temperature": 0})
+
+
 def test_samples_differ_by_seed_and_are_cached_by_it(server: Any, tmp_path: Path) -> None:
     policy = _policy(server, cache=str(tmp_path / "a.sqlite"), extra={"seed": None})
     hot = Sampling(1.0, 32)

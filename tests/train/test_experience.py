@@ -535,6 +535,7 @@ def test_an_estimator_with_a_critic_of_its_own(estimators: Estimators) -> None:
         (lambda u: 0.0, False, "returned float"),
         (lambda u: (u.rewards, u.rewards[:, None]), False, "returned value targets"),
         (lambda u: u.rewards, True, "returned no value targets"),
+        (lambda u: u.rewards / u.rewards.new_zeros(1), False, "returned NaN or infinity"),
     ],
 )
 def test_an_estimator_is_held_to_what_it_declares(

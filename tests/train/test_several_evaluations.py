@@ -87,6 +87,17 @@ def test_models_and_panels_are_crossed_and_go_on(server: Two, evaluate: Paw, paw
     assert "cannot be compared: other tasks: panel test/both (" in " ".join(said.split())
 
 
+def test_an_interrupted_one_says_how_to_go_on(
+    server: Two, evaluate: Paw, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("paw_train.evaluation.runner.PanelRun.play", interrupted)
+    code, _, said = evaluate("openai:a", "--panel", "test/both", "--out", "one")
+    assert code == 130 and "The same command runs the missing episodes" in said
+
+
 def test_a_budget_holds_for_all_models_together(server: Two, evaluate: Paw) -> None:
     command = ["openai:a", "openai:b", "--panel", "test/both", "--out", "all"]
     code, output, _ = evaluate(*command, "endpoint.budget_requests=3")
@@ -118,6 +129,12 @@ def test_the_table_has_numbers_and_intervals(evaluate: Paw, paw: Paw) -> None:
     assert "| openai:a | plain | test/both | 2 | 100.0 % | 34.2 to 100.0 |" in output
     _, output, _ = paw("table", *map(str, Path("all").iterdir()))
     assert output.count("34.2 to 100.0") == 2
+    for limit in (40, 50):
+        own = ("--out", f"of-a/{limit}", f"rollout.max_response_tokens={limit}")
+        evaluate("openai:a", "--panel", "test/both", *own)
+    _, output, _ = paw("table", "of-a", "--md")
+    for limit in (40, 50):
+        assert f"| plain (rollout.max_response_tokens={limit}) | test/both" in output
 
 
 def test_other_evaluations_have_other_folders(tmp_path: Path) -> None:
