@@ -98,7 +98,7 @@ class Settings(Group):
     seed: Seed = 0
     """seed of all randomness in the run"""
     threads: Annotated[int, Interval(ge=1, le=1024)] | None = None
-    """number of CPU threads; null: as many as there are cores, which the run records"""
+    """number of CPU threads; null: as many as there are cores for this process, which the run records"""
     updates: Count = 100
     """number of RL updates"""
     checkpoint_every: Positive = 5
@@ -184,6 +184,8 @@ class Settings(Group):
 
     @property
     def cpu_threads(self) -> int:
+        if self.threads is None and hasattr(os, "sched_getaffinity"):
+            return len(os.sched_getaffinity(0))  # of all cores, those that this process may use
         return self.threads or os.cpu_count() or 1
 
     @property

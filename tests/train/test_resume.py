@@ -7,6 +7,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -63,8 +65,34 @@ def test_what_a_kill_left_beside_the_end_of_a_stage_is_removed(tmp_path: Path) -
 
 
 def test_a_run_records_its_number_of_threads() -> None:
-    settings = local_settings(load_settings("smoke", ["threads=null"]), str)
-    assert settings.threads == os.cpu_count()
+    free = os.sched_getaffinity(0)
+    try:
+        for cores in (free, {min(free)}):  # as taskset sets them
+            os.sched_setaffinity(0, cores)
+            settings = local_settings(load_settings("smoke", ["threads=null"]), str)
+            assert settings.threads == len(cores)
+    finally:
+        os.sched_setaffinity(0, free)
+
+
+@pytest.mark.parametrize(
+    ("given", "spins"),
+    [({}, "1000"), ({"GOMP_SPINCOUNT": "5"}, "5"), ({"OMP_WAIT_POLICY": "active"}, None)],
+)
+def test_threads_that_wait_leave_their_core_to_other_programs(
+    given: dict[str, str], spins: str | None
+) -> None:
+    names = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+    env = {name: value for name, value in os.environ.items() if name not in names} | given
+    code = (
+        "import atexit, os, sys\n"
+        "from paw_train.cli import main\n"
+        "assert 'torch' not in sys.modules\n"
+        "atexit.register(lambda: print(os.environ.get('GOMP_SPINCOUNT')))\n"
+        "main(['--version'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == str(spins), done.stderr
 
 
 def test_only_listed_settings_may_change(tmp_path: Path) -> None:
