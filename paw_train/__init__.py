@@ -121,15 +121,16 @@ def compare(
     Raises:
         RuntimeError: a run failed; names its log.
     """
-    from paw_train.reporting.compare.folder import ComparisonFolder, default_jobs
+    from paw_train.reporting.compare.folder import ComparisonFolder
     from paw_train.reporting.compare.grid import load_grid
     from paw_train.reporting.compare.runs import Progress
+    from paw_train.settings.run import available_cores
     from paw_train.training import require_startable
 
     wanted = load_grid(str(grid))
     progress = Progress(quiet)
     comparison = ComparisonFolder(wanted, str(out), say=progress.say, arms=arms, seeds=seeds)
-    work = comparison.execute(jobs or default_jobs(), progress, require_startable)
+    work = comparison.execute(jobs or available_cores(), progress, require_startable)
     comparison.save()
     if work.failures:
         failed = [f"{f.run} ended with {f.code} (its log: {f.log})" for f in work.failures]

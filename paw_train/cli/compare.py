@@ -63,8 +63,9 @@ def compare(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress display.")] = False,
 ) -> None:
     """Compare methods over seeds. If it was stopped or killed, the same command resumes it."""
-    from paw_train.reporting.compare.folder import ComparisonFolder, default_jobs
+    from paw_train.reporting.compare.folder import ComparisonFolder
     from paw_train.reporting.compare.runs import Progress
+    from paw_train.settings.run import available_cores
 
     chosen = _seeds(seeds)
     wanted, arms = _grid(grid, arm or [], chosen, overrides or [], name)
@@ -77,7 +78,7 @@ def compare(
 
         todo = sum(state not in ("finished", "imported") for _, state in comparison.states())
         progress.say(f"{folder}: {len(comparison.chosen)} runs, {todo} to do")
-        work = comparison.execute(jobs or default_jobs(), progress, require_startable)
+        work = comparison.execute(jobs or available_cores(), progress, require_startable)
     comparison.save()
     _print(comparison, progress)
     for failure in work.failures if work else ():

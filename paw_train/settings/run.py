@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self
@@ -30,6 +31,9 @@ from paw_train.settings.model import CloningSettings, ModelSettings
 from paw_train.settings.openrlhf import OpenRLHFSettings
 from paw_train.settings.rollout import RolloutSettings
 from paw_train.settings.world_model import WorldModelLearningSettings, WorldModelSettings
+
+CPU_LIMIT = Path("/sys/fs/cgroup/cpu.max")
+"""microseconds of CPU time, and the period in which a container has them"""
 
 
 class EvalSettings(Group):
@@ -184,9 +188,7 @@ class Settings(Group):
 
     @property
     def cpu_threads(self) -> int:
-        if self.threads is None and hasattr(os, "sched_getaffinity"):
-            return len(os.sched_getaffinity(0))  # of all cores, those that this process may use
-        return self.threads or os.cpu_count() or 1
+        return self.threads or available_cores()
 
     @property
     def vllm_share(self) -> float:
@@ -269,6 +271,16 @@ def shared_evaluation(settings: Settings) -> Path | None:
         parts["optimizer"] = settings.optimizer.model_dump(exclude=exclude)
         parts["objective"] = settings.objective.model_dump(exclude=objective)
     return _folder(settings, {**_warm_start(settings), **parts}, "-evaluation")
+
+
+def available_cores() -> int:
+    """The cores that this process may use: by its affinity, and by the limit of its container (cgroup v2)."""
+    affinity = getattr(os, "sched_getaffinity", None)  # macOS and Windows have none
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    with suppress(OSError, ValueError):  # without a limit it says "max"
+        quota, period = map(int, CPU_LIMIT.read_text(encoding="ascii").split())
+        cores = min(cores, -(-quota // period))
+    return cores
 
 
 def shared_transitions(settings: Settings) -> Path | None:

@@ -64,8 +64,19 @@ def test_what_a_kill_left_beside_the_end_of_a_stage_is_removed(tmp_path: Path) -
     assert not list((run / "checkpoints").glob("*-latest"))
 
 
-def test_a_run_records_its_number_of_threads() -> None:
+def test_a_run_records_its_number_of_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = tmp_path / "cpu.max"
+    monkeypatch.setattr("paw_train.settings.run.CPU_LIMIT", limit)
     free = os.sched_getaffinity(0)
+    for text, cores in (
+        ("max 100000", len(free)),
+        ("40000 100000", 1),
+        ("9900000 100000", len(free)),
+    ):
+        limit.write_text(text)
+        assert load_settings("smoke", ["threads=null"]).cpu_threads == cores
     try:
         for cores in (free, {min(free)}):  # as taskset sets them
             os.sched_setaffinity(0, cores)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -160,11 +159,3 @@ def report_of(results: Path) -> Path:
     if not runs:
         raise ValueError(f"{results} holds no finished run yet; there is nothing to report.")
     return write_report(results.parent, grid, runs)
-
-
-def default_jobs() -> int:
-    """As many processes as there are cores available to this one."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # macOS and Windows have no affinity
-        return os.cpu_count() or 1
