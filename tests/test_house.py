@@ -19,7 +19,7 @@ LINES = {
     "tests": 32_490,
 }
 """most lines of Python"""
-PAGES, WORDS, README = 24, 42_830, 110
+PAGES, WORDS, README = 24, 42_850, 110
 """most pages and words in docs/, and lines of the README"""
 SETTINGS = 163
 """most rows of docs/settings.md"""
