@@ -155,7 +155,8 @@ class AdvantageEstimator:
                 f"{'decisions' if critic else 'transitions'} of the update. "
                 "values[update.episode] gives the values of episodes to their transitions."
             )
-        if values.isfinite().all() and not advantages.isfinite().all():
+        finite = update.rewards.isfinite().all() and values.isfinite().all()
+        if finite and not advantages.isfinite().all():
             raise ValueError(
                 f"The advantage estimator {name} returned NaN or infinity for finite rewards: is "
                 "there a division by the deviation of a group whose returns are equal?"

@@ -10,8 +10,8 @@ def main(args: list[str] | None = None) -> Any:
     """Entry point of the ``paw`` script."""
     from paw_train.cli.program import app
 
-    # Threads of torch that wait by spinning make small models ten times slower if another program has a core.
-    # Only the environment says it to libgomp, before torch is imported.
+    # torch's threads spin while they wait, which makes small models ten times slower if another program
+    # holds a core. libgomp reads this when torch is imported.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     return app(args=args, prog_name="paw")

@@ -120,8 +120,7 @@ def evaluate(
     try:
         results, failed = evaluate_jobs(jobs, display, fresh)
     except KeyboardInterrupt:
-        typer.echo("\nStopped. The same command runs the missing episodes.", err=True)
-        raise typer.Exit(130) from None
+        raise KeyboardInterrupt("The same command runs the missing episodes.") from None
     if as_json:
         typer.echo(json_text(results[0] if single else results, indent=2))
     for reason in failed:

@@ -168,8 +168,8 @@ class CommandGroup(TyperGroup):
         """Runs the command. It exits with 2 after a user's mistake, with 130 after Ctrl-C."""
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt:
-            typer.echo("\nStopped.", err=True)
+        except KeyboardInterrupt as stopped:  # with a command's advice, if it gives one
+            typer.echo(f"\nStopped. {stopped}".rstrip(), err=True)
             raise typer.Exit(130) from None
         except BrokenPipeError:  # `paw envs | head`; the interpreter must not flush into it again
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

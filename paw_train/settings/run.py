@@ -273,16 +273,6 @@ def shared_evaluation(settings: Settings) -> Path | None:
     return _folder(settings, {**_warm_start(settings), **parts}, "-evaluation")
 
 
-def available_cores() -> int:
-    """The cores that this process may use: by its affinity, and by the limit of its container (cgroup v2)."""
-    affinity = getattr(os, "sched_getaffinity", None)  # macOS and Windows have none
-    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-    with suppress(OSError, ValueError):  # without a limit it says "max"
-        quota, period = map(int, CPU_LIMIT.read_text(encoding="ascii").split())
-        cores = min(cores, -(-quota // period))
-    return cores
-
-
 def shared_transitions(settings: Settings) -> Path | None:
     """The folder of the warm start's episodes for world-model learning, and of its measurement."""
     return _folder(settings, {**_warm_start(settings), **_transitions(settings)}, "-transitions")
@@ -318,3 +308,13 @@ def _folder(settings: Settings, made_by: dict[str, Any], suffix: str = "") -> Pa
         return None
     text = json.dumps(made_by, sort_keys=True)
     return Path(settings.warm_starts) / (hashlib.sha256(text.encode()).hexdigest()[:16] + suffix)
+
+
+def available_cores() -> int:
+    """The cores that this process may use: by its affinity, and by the limit of its container (cgroup v2)."""
+    affinity = getattr(os, "sched_getaffinity", None)  # macOS and Windows have none
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    with suppress(OSError, ValueError):  # without a limit it says "max"
+        quota, period = map(int, CPU_LIMIT.read_text(encoding="ascii").split())
+        cores = min(cores, -(-quota // period))
+    return cores
