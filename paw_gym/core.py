@@ -202,6 +202,9 @@ class TextEnv(gym.Env[str, str], metaclass=_Construction):
     results are reported on, unless the user says otherwise"""
     small_template: ClassVar[str] = "compact"
     """prompt template for a small model that is trained from scratch on this environment"""
+    forkable: bool = False
+    """True if all of it is in this process (no connection, thread or device): a fork of the process may go on
+    with its episodes"""
 
     def __init__(self, tasks: TaskSet, max_steps: int, render_mode: str | None = None) -> None:
         hint = "a TaskSet: TaskSet.from_tasks([...])"

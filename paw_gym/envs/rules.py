@@ -129,6 +129,7 @@ class RulesEnv(TextEnv):
 
     agent = AgentDefaults(template="board", history_length=2, success_reward=10.0)
     held_out_splits = ("valid", "test")
+    forkable = True
 
     def __init__(
         self,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from paw_train.algorithms.critic import Critic
 from paw_train.algorithms.experience import Signals
 from paw_train.algorithms.muon import split_optimizers
 from paw_train.algorithms.pool import Pool
+from paw_train.forks import side_by_side
 from paw_train.losses.batch import Batch, MiniBatchTotals
 from paw_train.losses.objective import combined_loss, merge_metrics
 from paw_train.policies.local.guarded_step import GuardedStep, MasterWeights
@@ -24,6 +26,20 @@ from paw_train.settings import ObjectiveSettings, OptimizerSettings, WorldModelS
 
 if TYPE_CHECKING:  # they import transformers, which takes seconds
     from paw_train.policies.local.policy import LocalPolicy, Reference
+
+
+_FEWEST_SHARED = 4096
+"""tokens of a mini-batch that processes share"""
+
+
+class _Gradients(NamedTuple):
+    """What some micro-batches give."""
+
+    sums: list[Tensor | None]
+    """of each weight"""
+    metrics: list[dict[str, Tensor]]
+    apart: dict[str, list[Tensor]]
+    """gradients of single terms, if they are measured"""
 
 
 class Updater:
@@ -134,23 +150,43 @@ class Updater:
         return torch.nn.functional.pad(known, (0, batch.ids.shape[1] - known.shape[1]))
 
     def _minibatch(self, rows: Sequence[TokenRow], count: int) -> dict[str, float]:
-        learned, measured = (
-            collated(part, self.policy.pad_id, self.settings.micro_batch_tokens)
-            for part in self._by_gradient(rows)
-        )
-        totals = MiniBatchTotals.count(count, [*learned, *measured])
+        shares = self._shares(rows)
+        every = [batch for share in shares for kind in share for batch in kind]
+        totals = MiniBatchTotals.count(count, every)
         self._forget_gradients()
+        found = side_by_side([partial(self._gradients, *share, totals) for share in shares])
+        for other in found[1:]:
+            self.weights.add(other.sums)
+        metrics = merge_metrics(part for share in found for part in share.metrics)
+        apart = {k: _summed([share.apart[k] for share in found]) for k in found[0].apart}
+        norms = {f"grad_norm_{k}": _norm(v) for k, v in apart.items() if v}
+        if self.world_model.placebo and norms.get("grad_norm_wm"):
+            self.weights.add(apart["wm"], norms["grad_norm_true"] / norms["grad_norm_wm"])
+        metrics |= {k: v for k, v in norms.items() if k != "grad_norm_true"}
+        norm = self.guarded_step()
+        return {**metrics, "grad_norm": norm, "skipped": float(not math.isfinite(norm))}
+
+    def _shares(self, rows: Sequence[TokenRow]) -> list[tuple[list[Batch], list[Batch]]]:
+        """The batches of each process, to learn from and to measure, with about equally many tokens."""
+        tokens = sum(len(row.ids) for row in rows)
+        count = self.policy.processes if tokens >= _FEWEST_SHARED else 1
+        if count > 1:
+            rows = sorted(rows, key=lambda row: len(row.ids))
+        learned, measured = self._by_gradient(rows)
+        given = self.policy.pad_id, self.settings.micro_batch_tokens // count
+        return [
+            (collated(learned[n::count], *given), collated(measured[n::count], *given))
+            for n in range(count)
+        ]
+
+    def _gradients(
+        self, learned: Sequence[Batch], measured: Sequence[Batch], totals: MiniBatchTotals
+    ) -> _Gradients:
         apart: dict[str, list[Tensor]] = {"policy": [], "wm": [], "true": []}
         parts = [self._micro_batch(batch, totals, apart) for batch in learned]
         with torch.no_grad():
             parts += [self._micro_batch(batch, totals, apart) for batch in measured]
-        metrics = merge_metrics(parts)
-        norms = {f"grad_norm_{k}": _norm(v) for k, v in apart.items() if v}
-        if self.world_model.placebo and norms.get("grad_norm_wm"):
-            self._add(apart["wm"], norms["grad_norm_true"] / norms["grad_norm_wm"])
-        metrics |= {k: v for k, v in norms.items() if k != "grad_norm_true"}
-        norm = self.guarded_step()
-        return {**metrics, "grad_norm": norm, "skipped": float(not math.isfinite(norm))}
+        return _Gradients([master.grad for master in self.weights.masters], parts, apart)
 
     def _by_gradient(self, rows: Sequence[TokenRow]) -> tuple[list[TokenRow], list[TokenRow]]:
         """The rows on which a term of the loss has a gradient, and the others: mostly those of groups whose
@@ -198,12 +234,6 @@ class Updater:
         assert loss is not None
         return loss
 
-    def _add(self, gradients: Sequence[Tensor], factor: float) -> None:
-        """Adds gradients that were measured apart to the parameters' own."""
-        for master, gradient in zip(self.weights.masters, gradients, strict=True):
-            own = 0.0 if master.grad is None else master.grad
-            master.grad = own + factor * gradient.to(master.dtype)
-
     def _measure(self, loss: Tensor, sums: list[Tensor]) -> None:
         """Adds the gradient of one term to ``sums``, leaving the parameters' own alone."""
         if not loss.requires_grad:
@@ -239,6 +269,12 @@ def averaged(collected: Sequence[dict[str, float]]) -> dict[str, float]:
             if math.isfinite(value):
                 values.setdefault(name, []).append(value)
     return {name: sum(found) / len(found) for name, found in values.items()}
+
+
+def _summed(shares: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+    """Sums over processes; one without batches of its own has nothing."""
+    given = [share for share in shares if share]
+    return [torch.stack(same).sum(0) for same in zip(*given, strict=True)]
 
 
 def _norm(gradients: Sequence[Tensor]) -> float:

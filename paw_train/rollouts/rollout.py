@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +21,8 @@ from paw_train.settings.rollout import RolloutSettings
 if TYPE_CHECKING:  # endpoints are evaluated where torch is not installed
     import torch
 
+_FEWEST_SHARED = 16
+"""running episodes that processes share"""
 _AGAIN = 0.6
 """probability that a demonstrator's slip is followed by another: errors come in streaks"""
 
@@ -77,6 +80,48 @@ def rollout(
         require_whole_distribution(settings)
     seed = _sampling_seed(generator)
     pool.reset(task_ids)
+    shares = _shares(policy, pool)
+    if len(shares) <= 1:
+        return _play(policy, pool, settings, seed, progress, keep_tokens)
+    from paw_train.forks import side_by_side
+
+    def shown(running: int, whole: int) -> None:
+        if progress:
+            progress(min(whole, running * len(shares)), whole)
+
+    def play(share: list[Slot]) -> list[Trajectory]:
+        pool.active = list(share)
+        found = _play(policy, pool, settings, seed, shown, keep_tokens)
+        return [found[slot.index] for slot in share]
+
+    trajectories = [Trajectory(episode) for episode in pool.episodes]
+    played = side_by_side([partial(play, share) for share in shares])
+    for share, found in zip(shares, played, strict=True):
+        for slot, trajectory in zip(share, found, strict=True):
+            trajectories[slot.index] = trajectory
+            pool.episodes[slot.index] = trajectory.episode
+    return trajectories
+
+
+def _shares(policy: Policy, pool: EnvPool) -> list[list[Slot]]:
+    """The running episodes, group by group, for each process that plays some of them."""
+    slots = pool.active
+    if len(slots) < _FEWEST_SHARED or not pool.env_of(slots[0]).text_env.forkable:
+        return [slots]
+    count = getattr(policy, "processes", 1)
+    shares = [[slot for slot in slots if slot.group % count == n] for n in range(count)]
+    return [share for share in shares if share]
+
+
+def _play(
+    policy: Policy,
+    pool: EnvPool,
+    settings: RolloutSettings,
+    seed: int,
+    progress: Progress | None,
+    keep_tokens: bool,
+) -> list[Trajectory]:
+    """Goes on with the running episodes until each of them ends; gives all of the pool's."""
     trajectories = [Trajectory(episode) for episode in pool.episodes]
     if not pool.active:
         return trajectories

@@ -83,6 +83,7 @@ class ALFWorldEnv(TextEnv):
             tasks = official_tasks(split, Path(data_dir))
         super().__init__(tasks, max_steps, render_mode)
         self.engine_name = engine
+        self.forkable = engine == "native"
         self.engine: Engine
 
     def _start(self, task: Task) -> Outcome:

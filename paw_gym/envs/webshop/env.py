@@ -80,6 +80,7 @@ class WebShopEnv(TextEnv):
 
     agent = AgentDefaults(template="webshop", success_reward=10.0)
     held_out_splits = ("valid", "test")
+    forkable = True
 
     def __new__(
         cls,

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from paw_gym.internals.files import user_path
+from paw_train.forks import processes_for
 from paw_train.losses.batch import Batch
 from paw_train.losses.lm_head_logprobs import TokenScorer
 from paw_train.policies.local import lora
@@ -58,6 +59,11 @@ class LocalPolicy:
             # cuDNN's attention builds a plan, for half a second, for every new length of the keys
             torch.backends.cuda.enable_cudnn_sdp(False)
         self.scorer = TokenScorer(model)
+
+    @property
+    def processes(self) -> int:
+        """Number of processes that share the work on a batch."""
+        return processes_for(self.model)
 
     @property
     def context_tokens(self) -> int | None:
