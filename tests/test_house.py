@@ -11,15 +11,15 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 LINES = {
-    "paw_gym": 19_970,
-    "paw_train": 30_130,
+    "paw_gym": 19_980,
+    "paw_train": 30_320,
     "env_servers": 2_810,
     "benchmarks": 3_930,
     "scripts": 900,
-    "tests": 32_490,
+    "tests": 32_690,
 }
 """most lines of Python"""
-PAGES, WORDS, README = 24, 42_850, 110
+PAGES, WORDS, README = 24, 42_920, 110
 """most pages and words in docs/, and lines of the README"""
 SETTINGS = 163
 """most rows of docs/settings.md"""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -30,16 +30,6 @@ if TYPE_CHECKING:  # they import transformers, which takes seconds
 
 _FEWEST_SHARED = 4096
 """tokens of a mini-batch that processes share"""
-
-
-class _Gradients(NamedTuple):
-    """What some micro-batches give."""
-
-    sums: list[Tensor | None]
-    """of each weight"""
-    metrics: list[dict[str, Tensor]]
-    apart: dict[str, list[Tensor]]
-    """gradients of single terms, if they are measured"""
 
 
 class Updater:
@@ -154,22 +144,30 @@ class Updater:
         every = [batch for share in shares for kind in share for batch in kind]
         totals = MiniBatchTotals.count(count, every)
         self._forget_gradients()
-        found = side_by_side([partial(self._gradients, *share, totals) for share in shares])
-        for other in found[1:]:
-            self.weights.add(other.sums)
-        metrics = merge_metrics(part for share in found for part in share.metrics)
-        apart = {k: _summed([share.apart[k] for share in found]) for k in found[0].apart}
+        apart: dict[str, list[Tensor]] = {"policy": [], "wm": [], "true": []}
+
+        def learn(learned: Sequence[Batch], measured: Sequence[Batch]) -> tuple[Any, Any]:
+            parts = [self._micro_batch(batch, totals, apart) for batch in learned]
+            with torch.no_grad():
+                parts += [self._micro_batch(batch, totals, apart) for batch in measured]
+            return parts, [master.grad for master in self.weights.masters]
+
+        found = side_by_side([partial(learn, *share) for share in shares])
+        for _, gradients in found[1:]:
+            self._add(gradients, 1.0)
+        metrics = merge_metrics(part for parts, _ in found for part in parts)
         norms = {f"grad_norm_{k}": _norm(v) for k, v in apart.items() if v}
         if self.world_model.placebo and norms.get("grad_norm_wm"):
-            self.weights.add(apart["wm"], norms["grad_norm_true"] / norms["grad_norm_wm"])
+            self._add(apart["wm"], norms["grad_norm_true"] / norms["grad_norm_wm"])
         metrics |= {k: v for k, v in norms.items() if k != "grad_norm_true"}
         norm = self.guarded_step()
         return {**metrics, "grad_norm": norm, "skipped": float(not math.isfinite(norm))}
 
     def _shares(self, rows: Sequence[TokenRow]) -> list[tuple[list[Batch], list[Batch]]]:
         """The batches of each process, to learn from and to measure, with about equally many tokens."""
-        tokens = sum(len(row.ids) for row in rows)
-        count = self.policy.processes if tokens >= _FEWEST_SHARED else 1
+        few = sum(len(row.ids) for row in rows) < _FEWEST_SHARED
+        whole = self.world_model.placebo or self.settings.measure_gradients
+        count = 1 if few or whole else self.policy.processes
         if count > 1:
             rows = sorted(rows, key=lambda row: len(row.ids))
         learned, measured = self._by_gradient(rows)
@@ -178,15 +176,6 @@ class Updater:
             (collated(learned[n::count], *given), collated(measured[n::count], *given))
             for n in range(count)
         ]
-
-    def _gradients(
-        self, learned: Sequence[Batch], measured: Sequence[Batch], totals: MiniBatchTotals
-    ) -> _Gradients:
-        apart: dict[str, list[Tensor]] = {"policy": [], "wm": [], "true": []}
-        parts = [self._micro_batch(batch, totals, apart) for batch in learned]
-        with torch.no_grad():
-            parts += [self._micro_batch(batch, totals, apart) for batch in measured]
-        return _Gradients([master.grad for master in self.weights.masters], parts, apart)
 
     def _by_gradient(self, rows: Sequence[TokenRow]) -> tuple[list[TokenRow], list[TokenRow]]:
         """The rows on which a term of the loss has a gradient, and the others: mostly those of groups whose
@@ -234,6 +223,13 @@ class Updater:
         assert loss is not None
         return loss
 
+    def _add(self, gradients: Sequence[Tensor | None], factor: float) -> None:
+        """Adds gradients that were computed apart to the parameters' own."""
+        for master, gradient in zip(self.weights.masters, gradients, strict=True):
+            if gradient is not None:
+                own = 0.0 if master.grad is None else master.grad
+                master.grad = own + factor * gradient.to(master.dtype)
+
     def _measure(self, loss: Tensor, sums: list[Tensor]) -> None:
         """Adds the gradient of one term to ``sums``, leaving the parameters' own alone."""
         if not loss.requires_grad:
@@ -269,12 +265,6 @@ def averaged(collected: Sequence[dict[str, float]]) -> dict[str, float]:
             if math.isfinite(value):
                 values.setdefault(name, []).append(value)
     return {name: sum(found) / len(found) for name, found in values.items()}
-
-
-def _summed(shares: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-    """Sums over processes; one without batches of its own has nothing."""
-    given = [share for share in shares if share]
-    return [torch.stack(same).sum(0) for same in zip(*given, strict=True)]
 
 
 def _norm(gradients: Sequence[Tensor]) -> float:

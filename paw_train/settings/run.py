@@ -102,7 +102,8 @@ class Settings(Group):
     seed: Seed = 0
     """seed of all randomness in the run"""
     threads: Annotated[int, Interval(ge=1, le=1024)] | None = None
-    """number of CPU threads; null: as many as there are cores for this process, which the run records"""
+    """number of CPU threads, or for a small model on Linux processes (at most 8); null: as many as there are
+    cores for this process, which the run records"""
     updates: Count = 100
     """number of RL updates"""
     checkpoint_every: Positive = 5

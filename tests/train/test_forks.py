@@ -74,22 +74,25 @@ def _learned(threads: int, wm: WorldModelSettings, more: dict[str, Any]) -> tupl
 
 
 @pytest.mark.parametrize(
-    ("wm", "more"),
+    ("wm", "more", "processes"),
     [
-        (WorldModelSettings(), {}),
-        (WorldModelSettings.preset("off"), {}),
-        (WorldModelSettings(alpha=0.5), {"measure_gradients": True}),
-        (WorldModelSettings.preset("echo", placebo=True), {}),
+        (WorldModelSettings(), {}, 3),
+        (WorldModelSettings.preset("off"), {}, 3),
+        (WorldModelSettings(alpha=0.5), {"measure_gradients": True}, 1),
+        (WorldModelSettings.preset("echo", placebo=True), {}, 1),
     ],
     ids=["paw", "off", "measured", "placebo"],
 )
 def test_shared_updates_are_those_of_one_process(
-    wm: WorldModelSettings, more: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    wm: WorldModelSettings,
+    more: dict[str, Any],
+    processes: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     counts = _counted(monkeypatch, "paw_train.algorithms.update.side_by_side")
     weights, metrics = _learned(3, wm, more)
     expected, expected_metrics = _learned(1, wm, more)
-    assert counts == [3] * 4 + [1] * 4
+    assert counts == [processes] * 4 + [1] * 4
     assert torch.allclose(weights, expected, rtol=1e-9, atol=1e-11)
     assert metrics == pytest.approx(expected_metrics, rel=1e-5, abs=1e-7)
 

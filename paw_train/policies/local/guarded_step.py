@@ -44,13 +44,6 @@ class MasterWeights:
         for parameter, master in self._pairs:
             parameter.copy_(master)
 
-    def add(self, gradients: Sequence[Tensor | None], factor: float = 1.0) -> None:
-        """Adds gradients that were computed apart to those of the masters; ``None``: zero."""
-        for master, gradient in zip(self.masters, gradients, strict=True):
-            if gradient is not None:
-                own = 0.0 if master.grad is None else master.grad
-                master.grad = own + factor * gradient.to(master.dtype)
-
     def state_dict(self) -> list[Tensor]:
         """The copies themselves, which go on changing; empty if nothing is narrow.
 
