@@ -16,7 +16,7 @@ LINES = {
     "env_servers": 2_810,
     "benchmarks": 3_930,
     "scripts": 900,
-    "tests": 32_690,
+    "tests": 32_700,
 }
 """most lines of Python"""
 PAGES, WORDS, README = 24, 42_920, 110

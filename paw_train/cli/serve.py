@@ -243,7 +243,7 @@ def gateway(
 
     import_modules(modules)
     offer = offer_of(env or [], allow or [], fixed or [], full_env_id, parse_settings)
-    given = None if no_token else token or os.environ.get(TOKEN_VARIABLE)
+    given = token or (None if no_token else os.environ.get(TOKEN_VARIABLE))
     tokens = tokens_of(given, tokens_file)
     files = [None if path is None else str(path) for path in (certificate, private_key)]
     settings = settings_of(host, port, tokens[0] if tokens else None, no_token, *files)

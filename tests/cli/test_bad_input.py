@@ -302,6 +302,7 @@ COMMANDS = {
     "serve retriever --corpus corpus.jsonl --threads 0": "threads",
     "serve retriever --corpus corpus.jsonl --host 0.0.0.0 --no-token": "so a token is needed",
     "serve webshop --token mine --no-token": "Give either --token or --no-token",
+    "serve gateway --token mine --no-token": "Give either --token or --no-token",
     "serve webshop --token schlüssel": "beyond ASCII",
     "serve webshop --token ' '": "token is empty",
     "serve webshop --port -1": "port is between 0 and 65535",
