@@ -249,7 +249,7 @@ class PromptTemplate:
 
     def _fill(self, text: str, actions: Sequence[str] | None, **values: str) -> str:
         """Fills a text's slots, also those for the admissible actions and for how to answer."""
-        if actions is None or not re.search(r"\{(admissible_)?actions\}", text):
+        if actions is None or "actions}" not in text:  # neither slot: nothing to list
             return fill(text, ask=self.ask, admissible_actions="", actions="", **values)
         lines = actions if self.admissible_format == "list" else group_numbered(actions)
         listed = "\n".join(lines)

@@ -25,7 +25,7 @@ T = TypeVar("T")
 _MOST = 8
 """processes; more have not been measured"""
 _LARGEST = 20_000_000
-"""parameters of a model up to which processes are faster than threads"""
+"""parameters of a model; the operations of larger ones are long enough to be divided among threads"""
 _DEATH_SIGNAL = 1
 """PR_SET_PDEATHSIG of Linux"""
 

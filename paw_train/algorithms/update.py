@@ -27,7 +27,6 @@ from paw_train.settings import ObjectiveSettings, OptimizerSettings, WorldModelS
 if TYPE_CHECKING:  # they import transformers, which takes seconds
     from paw_train.policies.local.policy import LocalPolicy, Reference
 
-
 _FEWEST_SHARED = 4096
 """tokens of a mini-batch that processes share"""
 
@@ -168,9 +167,7 @@ class Updater:
         few = sum(len(row.ids) for row in rows) < _FEWEST_SHARED
         whole = self.world_model.placebo or self.settings.measure_gradients
         count = 1 if few or whole else self.policy.processes
-        if count > 1:
-            rows = sorted(rows, key=lambda row: len(row.ids))
-        learned, measured = self._by_gradient(rows)
+        learned, measured = self._by_gradient(sorted(rows, key=lambda row: len(row.ids)))
         given = self.policy.pad_id, self.settings.micro_batch_tokens // count
         return [
             (collated(learned[n::count], *given), collated(measured[n::count], *given))
