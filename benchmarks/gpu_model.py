@@ -115,10 +115,7 @@ def trajectory(
 
 
 def updating(
-    policy: LocalPolicy,
-    optimizer: OptimizerSettings,
-    objective: ObjectiveSettings,
-    preset: str,
+    policy: LocalPolicy, optimizer: OptimizerSettings, objective: ObjectiveSettings, preset: str
 ) -> tuple[Updater, Callable[[list[Trajectory]], None]]:
     """An updater with or without PaW, and its update as a function of the rollout; all else is equal."""
     world_model = WorldModelSettings.preset(preset)

@@ -202,11 +202,7 @@ def critic_peak(shape: ModelShape, tokens: int) -> float:
 
 # --- the table ------------------------------------------------------------------------------------
 
-MODELS = (
-    "Qwen/Qwen2.5-1.5B-Instruct",
-    "Qwen/Qwen2.5-7B-Instruct",
-    "Qwen/Qwen2.5-14B-Instruct",
-)
+MODELS = ("Qwen/Qwen2.5-1.5B-Instruct", "Qwen/Qwen2.5-7B-Instruct", "Qwen/Qwen2.5-14B-Instruct")
 
 
 def rows(model: str, tokens: int) -> dict[str, float]:

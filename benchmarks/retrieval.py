@@ -18,14 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from paw_gym.retrieval import (
-    BM25Retriever,
-    Corpus,
-    Hit,
-    HybridRetriever,
-    Retriever,
-    make_retriever,
-)
+from paw_gym.retrieval import BM25Retriever, Corpus, Hit, HybridRetriever, Retriever, make_retriever
 from paw_gym.retrieval.dense import DenseRetriever, build_dense_index
 from paw_gym.retrieval.encoders import make_encoder
 

@@ -139,10 +139,7 @@ def facts(constants: ModuleType, library: ModuleType) -> dict[str, Any]:
         "receptacle_objects": sorted(movable),
         "affordances": {key.lower(): whole(affordances[key]) for key in sorted(affordances)},
         "goals": {
-            task: {
-                "templates": goals[task]["templates"],
-                "pddl": goal_text(goals[task]["pddl"]),
-            }
+            task: {"templates": goals[task]["templates"], "pddl": goal_text(goals[task]["pddl"])}
             for task in TASK_TYPES
         },
     }

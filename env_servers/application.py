@@ -50,8 +50,7 @@ _STRUCTURE = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|([{}:])', re.DOTALL)
 
 
 Whole = Annotated[
-    int,
-    BeforeValidator(lambda v: int(v) if isinstance(v, float) and v.is_integer() else v),
+    int, BeforeValidator(lambda v: int(v) if isinstance(v, float) and v.is_integer() else v)
 ]
 """an integer of a strict model, also if a client writes 3.0, as JSON lets it"""
 Item = TypeVar("Item")

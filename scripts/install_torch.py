@@ -35,11 +35,7 @@ def attempts() -> list[list[str]]:
     if has_cuda() or platform.system() != "Linux":
         return [[pinned]]
     from_index = ["--no-deps", "--index-url", CPU_INDEX, "--retries", "0", "--timeout", "15"]
-    return [
-        ["--no-deps", "--no-index", pinned],
-        [*from_index, f"{pinned}+cpu"],
-        [pinned],
-    ]
+    return [["--no-deps", "--no-index", pinned], [*from_index, f"{pinned}+cpu"], [pinned]]
 
 
 def main() -> int:

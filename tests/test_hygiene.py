@@ -29,7 +29,7 @@ OWN_FORMS = ("super()", "peft.LoraConfig")
 """of these, the ones that run none: a method of ours that is called so, and a plain JSON file"""
 IMPORTED = {
     # a copy of the process's own state goes through pickle to see that it can: nothing from outside
-    ("paw_gym/contract/state.py", "pickle"),
+    ("paw_gym/contract/state.py", "pickle")
     # pickle.dumps alone, so that an environment that cannot be pickled is named; nothing is loaded
 }
 CALLED = {("paw_gym/contract/state.py", "S301")}

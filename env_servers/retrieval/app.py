@@ -24,13 +24,7 @@ from env_servers.application import Many, Whole, json_answer, new_app, read, ref
 from env_servers.gate import MAX_BODY, Gate
 from env_servers.problems import ProblemError
 from paw_gym.internals.printable import encodable
-from paw_gym.retrieval.base import (
-    Hit,
-    Retriever,
-    RetrieverError,
-    SearchContext,
-    wants_contexts,
-)
+from paw_gym.retrieval.base import Hit, Retriever, RetrieverError, SearchContext, wants_contexts
 
 _log = logging.getLogger("env_servers")
 MAX_CHARS = 2_000
@@ -112,11 +106,7 @@ class Batcher:
     """
 
     def __init__(
-        self,
-        retriever: Retriever,
-        max_batch: int = 64,
-        threads: int = 2,
-        max_pending: int = 20_000,
+        self, retriever: Retriever, max_batch: int = 64, threads: int = 2, max_pending: int = 20_000
     ) -> None:
         if min(max_batch, threads, max_pending) < 1:
             raise ValueError(

@@ -67,10 +67,7 @@ class Retriever(Protocol):
         ...
 
     def search(
-        self,
-        queries: Sequence[str],
-        top_k: int = 3,
-        contexts: Contexts = None,
+        self, queries: Sequence[str], top_k: int = 3, contexts: Contexts = None
     ) -> list[list[Hit]]:
         """The best passages of each query.
 

@@ -28,17 +28,9 @@ from pathlib import Path
 import numpy as np
 
 from paw_gym.internals.files import write_json
+from paw_gym.retrieval import index_files
 from paw_gym.retrieval.analysis import term_of, words
 from paw_gym.retrieval.corpus import Corpus, text_hash
-from paw_gym.retrieval.index_files import (
-    DamagedIndexError,
-    Progress,
-    build_once,
-    claim,
-    mapped,
-    read_meta,
-    write_array,
-)
 
 FORMAT = "paw-bm25-1"
 ARRAYS = ("terms", "starts", "passages", "counts", "lengths")
@@ -75,8 +67,8 @@ class BM25Index:
         Args:
             corpus: fingerprint of the corpus at hand; ``None``: not compared.
         """
-        meta = read_meta(folder, FORMAT, corpus)
-        arrays = {name: mapped(folder / f"{name}.npy") for name in ARRAYS}
+        meta = index_files.read_meta(folder, FORMAT, corpus)
+        arrays = {name: index_files.mapped(folder / f"{name}.npy") for name in ARRAYS}
         starts = arrays["starts"]
         postings = int(starts[-1]) if len(starts) else -1
         expected = {
@@ -88,13 +80,13 @@ class BM25Index:
         for name, length in expected.items():
             if len(arrays[name]) != length:
                 reason = f"{len(arrays[name])} entries, expected {length}"
-                raise DamagedIndexError(folder / f"{name}.npy", reason)
+                raise index_files.DamagedIndexError(folder / f"{name}.npy", reason)
         return cls(**arrays, corpus=meta["corpus"], total_terms=meta["total_terms"])
 
     def save(self, folder: Path) -> None:
         """Writes the arrays, and ``index.json`` last of all."""
         for name in ARRAYS:
-            write_array(folder / f"{name}.npy", getattr(self, name))
+            index_files.write_array(folder / f"{name}.npy", getattr(self, name))
         totals = {"passages": self.size, "total_terms": self.total_terms}
         write_json(folder / "index.json", {"format": FORMAT, "corpus": self.corpus, **totals})
 
@@ -149,7 +141,7 @@ def build_index(
     folder: Path | None = None,
     shard_size: int = 200_000,
     workers: int = 1,
-    progress: Progress = lambda what, done, total: None,
+    progress: index_files.Progress = lambda what, done, total: None,
 ) -> BM25Index:
     """Indexes a corpus: in memory, or in a folder, shard by shard.
 
@@ -178,7 +170,7 @@ def build_index(
 
     def build() -> None:
         form = {"format": FORMAT, "corpus": corpus.fingerprint, "shard_size": shard_size}
-        claim(parts / "of.json", form)
+        index_files.claim(parts / "of.json", form)
         shards = {parts / f"{first:012d}": (first, end) for first, end in bounds}
         missing = {at: b for at, b in shards.items() if not (at / "index.json").is_file()}
         done = size - sum(end - first for first, end in missing.values())
@@ -190,7 +182,7 @@ def build_index(
         _merge([BM25Index.load(at) for at in shards]).save(folder)
         progress("merging", 1, 1)
 
-    build_once(folder, build)
+    index_files.build_once(folder, build)
     shutil.rmtree(parts, ignore_errors=True)  # left by a build that was killed as it ended
     return BM25Index.load(folder, corpus.fingerprint)
 

@@ -18,14 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from paw_gym.internals.files import (
-    file_version,
-    new_file,
-    packed_by,
-    private_folder,
-    require_data,
-    user_path,
-)
+from paw_gym.internals import files
 from paw_gym.retrieval.base import CheckedRetriever, Contexts, Hit, Passage, settings_digest
 
 _log = logging.getLogger(__name__)
@@ -58,7 +51,7 @@ class Corpus(Sequence[Passage]):
         if isinstance(source, Corpus):
             return source
         if isinstance(source, str | os.PathLike):
-            return _open_file(user_path(source))
+            return _open_file(files.user_path(source))
         return _in_memory(source)
 
     def __len__(self) -> int:
@@ -192,8 +185,8 @@ def _open_file(path: Path) -> Corpus:
             f"There is no corpus file {path}. It is a .jsonl file with one "
             '{"id": ..., "contents": "..."} a line.'
         )
-    head = require_data(path)
-    if packed_by(head) or head.startswith((b"PAR1", b"PK\x03\x04", b"BZh")):
+    head = files.require_data(path)
+    if files.packed_by(head) or head.startswith((b"PAR1", b"PK\x03\x04", b"BZh")):
         raise CorpusError(
             f"{path} is compressed or Parquet: unpack it to JSON lines, so that passages can be read "
             "in place."
@@ -250,8 +243,8 @@ def _require_usable(hashes: np.ndarray, numbers: np.ndarray, source: str) -> Non
 
 def _remembered_scan(path: Path) -> tuple[np.ndarray, str]:
     """As ``_scan``, kept for the next process, if there is room."""
-    name = hashlib.sha256(file_version(path).encode()).hexdigest()[:24]
-    folder = private_folder("corpus-scans") / name
+    name = hashlib.sha256(files.file_version(path).encode()).hexdigest()[:24]
+    folder = files.private_folder("corpus-scans") / name
     for kept in folder.glob("*.npy"):
         try:
             return np.asarray(np.load(kept, mmap_mode="r")), kept.stem
@@ -261,7 +254,7 @@ def _remembered_scan(path: Path) -> tuple[np.ndarray, str]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         kept = folder / f"{fingerprint}.npy"
-        with new_file(kept, shared=True) as scratch, scratch.open("wb") as file:
+        with files.new_file(kept, shared=True) as scratch, scratch.open("wb") as file:
             np.save(file, offsets)
     except OSError as error:
         _log.warning("Cannot remember the scan of the corpus in %s: %s", folder, error)

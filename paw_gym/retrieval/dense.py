@@ -19,19 +19,11 @@ import numpy as np
 from paw_gym.internals.constructors import need
 from paw_gym.internals.files import new_file, user_path, write_json
 from paw_gym.internals.naming import require_choice
+from paw_gym.retrieval import index_files
 from paw_gym.retrieval.base import Contexts, Hit
 from paw_gym.retrieval.corpus import Corpus, CorpusRetriever, CorpusSource
 from paw_gym.retrieval.encoders import Encoder, make_encoder
 from paw_gym.retrieval.factory import RETRIEVERS
-from paw_gym.retrieval.index_files import (
-    DamagedIndexError,
-    Progress,
-    build_once,
-    claim,
-    naming_damage,
-    read_meta,
-    require_same,
-)
 
 KINDS = ("flat", "hnsw", "ivfpq")
 STORAGES = ("float32", "float16", "int8")
@@ -93,22 +85,22 @@ class DenseRetriever(CorpusRetriever):
             index = self._temporary.name
             build_dense_index(self.corpus, self.encoder, Path(index), storage="float32")
         folder = user_path(index)
-        meta = read_meta(folder, FORMAT, self.corpus.fingerprint)
-        require_same(folder, meta, {"model": self.encoder.fingerprint})
+        meta = index_files.read_meta(folder, FORMAT, self.corpus.fingerprint)
+        index_files.require_same(folder, meta, {"model": self.encoder.fingerprint})
         file, library = folder / "index.faiss", faiss()
         try:  # pages of a mapped file are read when they are searched
             self._index = library.read_index(str(file), library.IO_FLAG_MMAP_IFC)
         except RuntimeError as error:
-            raise DamagedIndexError(file, "FAISS cannot read it") from error
+            raise index_files.DamagedIndexError(file, "FAISS cannot read it") from error
         if self._index.ntotal != len(self.corpus):
             reason = f"{self._index.ntotal} vectors for {len(self.corpus)} passages"
-            raise DamagedIndexError(file, reason)
+            raise index_files.DamagedIndexError(file, reason)
         self._kind, self._stored = meta["kind"], None
         if self._kind == "ivfpq" and refine:
             self._stored = stored_vectors(folder, self.encoder.dim, meta["vector_storage"])
             if len(self._stored) != len(self.corpus):
                 reason = f"{len(self._stored)} vectors for {len(self.corpus)} passages"
-                raise DamagedIndexError(folder / "vectors.bin", reason)
+                raise index_files.DamagedIndexError(folder / "vectors.bin", reason)
         self.candidates, self.probes, self.refine = candidates, probes, refine
         effort = {"candidates": candidates, "probes": probes, "refine": refine}
         self._settings = {"retriever": "e5", **meta, **effort}
@@ -151,7 +143,7 @@ def build_dense_index(
     kind: str = "flat",
     storage: str = "float16",
     batch_size: int = 256,
-    progress: Progress = lambda what, done, total: None,
+    progress: index_files.Progress = lambda what, done, total: None,
 ) -> None:
     """Encodes a corpus and indexes its vectors; an interrupted build goes on where it stopped.
 
@@ -183,8 +175,10 @@ def build_dense_index(
         write_json(folder / "index.json", {**form, "passages": len(corpus), "dim": encoder.dim})
         progress("indexing", 1, 1)
 
-    build_once(folder, build)
-    require_same(folder, read_meta(folder, FORMAT, corpus.fingerprint), form)
+    index_files.build_once(folder, build)
+    index_files.require_same(
+        folder, index_files.read_meta(folder, FORMAT, corpus.fingerprint), form
+    )
 
 
 # --- no index ----------------------------------------------------------------------------------------
@@ -216,7 +210,7 @@ def row_of(dim: int, storage: str) -> np.dtype[Any]:
 def stored_vectors(folder: Path, dim: int, storage: str) -> np.ndarray:
     """The rows [N] of a folder, mapped into memory."""
     path = folder / "vectors.bin"
-    with naming_damage(path):
+    with index_files.naming_damage(path):
         return np.memmap(path, row_of(dim, storage), mode="r")
 
 
@@ -226,13 +220,13 @@ def encode_corpus(
     folder: Path,
     storage: str = "float16",
     batch_size: int = 256,
-    progress: Progress = lambda what, done, total: None,
+    progress: index_files.Progress = lambda what, done, total: None,
 ) -> np.ndarray:
     """Encodes a corpus and returns its ``stored_vectors``; those that are there already are kept."""
     if batch_size < 1:
         raise ValueError(f"batch_size is 1 or more, got {batch_size}.")
     of = {"corpus": corpus.fingerprint, "model": encoder.fingerprint, "dim": encoder.dim}
-    claim(folder / "vectors.json", {"format": FORMAT, **of, "storage": storage})
+    index_files.claim(folder / "vectors.json", {"format": FORMAT, **of, "storage": storage})
     row = row_of(encoder.dim, storage)
     with open(folder / "vectors.bin", "ab") as file:
         done = file.tell() // row.itemsize

@@ -11,13 +11,7 @@ from typing import Any
 
 from paw_gym.internals.files import own_token
 from paw_gym.internals.http import HttpError, JsonClient
-from paw_gym.retrieval.base import (
-    CheckedRetriever,
-    Contexts,
-    Hit,
-    RetrieverError,
-    settings_digest,
-)
+from paw_gym.retrieval.base import CheckedRetriever, Contexts, Hit, RetrieverError, settings_digest
 from paw_gym.retrieval.factory import RETRIEVERS
 
 

@@ -71,12 +71,7 @@ def download(
     before = None if force else read_receipt(user_path(dest or default_folder(name)))
     with progress_bars() as progress:
         folder = download_dataset(
-            manifest,
-            dest,
-            mirror=mirror,
-            from_folder=from_folder,
-            force=force,
-            progress=progress,
+            manifest, dest, mirror=mirror, from_folder=from_folder, force=force, progress=progress
         )
     where = escape(str(folder))
     receipt = read_receipt(folder) or {"archives": [], "files": {}}

@@ -69,8 +69,7 @@ def play(
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seeds the sampling of tasks.")] = None,
     record: Annotated[
-        Path | None,
-        typer.Option(help="JSONL file for the transitions; default: in runs/play."),
+        Path | None, typer.Option(help="JSONL file for the transitions; default: in runs/play.")
     ] = None,
 ) -> None:
     """Play in the terminal: pick an action by its number or type it; [cyan]:help[/cyan] lists more."""

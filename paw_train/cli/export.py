@@ -37,10 +37,7 @@ def export(
             "[cyan].parquet[/cyan] file of episodes, or what an earlier export wrote."
         ),
     ],
-    out: Annotated[
-        Path,
-        typer.Argument(help="The folder (datasets) or the file to write."),
-    ],
+    out: Annotated[Path, typer.Argument(help="The folder (datasets) or the file to write.")],
     to: Annotated[
         str,
         typer.Option(

@@ -101,8 +101,7 @@ def serve(
 @services.command("webshop")
 def webshop(
     data_dir: Annotated[
-        Path | None,
-        typer.Option(help="Folder with items_*.json. Default: generated products."),
+        Path | None, typer.Option(help="Folder with items_*.json. Default: generated products.")
     ] = None,
     num_products: Annotated[
         int | None, typer.Option(help="Number of products to use, counted from the first.")

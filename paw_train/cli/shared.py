@@ -25,10 +25,7 @@ EnvName = Annotated[
 EnvSettings = Annotated[
     list[str] | None,
     typer.Option(
-        "--kw",
-        "-k",
-        metavar="KEY=VALUE",
-        help="Setting of the environment; may be repeated.",
+        "--kw", "-k", metavar="KEY=VALUE", help="Setting of the environment; may be repeated."
     ),
 ]
 

@@ -369,13 +369,11 @@ _PLANTED: Mapping[str, Mapping[str, Borders | None]] = {
         # The return of a turn ends at the next observation, so only the last turn is rewarded for success.
         "return_reset_at_observation": _advantages_of(
             _by_turn(lambda e, turn: turn.reward), "reinforce_pp"
-        ),
+        )
     },
     "ppo": {
         # Advantage estimation continues from an episode's last turn into the next episode.
-        "gae_past_the_end": _advantages_of(
-            lambda r: [replace(r.episodes[0], turns=r.turns)], "ppo"
-        ),
+        "gae_past_the_end": _advantages_of(lambda r: [replace(r.episodes[0], turns=r.turns)], "ppo")
     },
     "world_model": {
         # The observation after the last action is not part of the row.

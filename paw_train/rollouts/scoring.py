@@ -64,10 +64,7 @@ def collated(rows: Sequence[TokenRow], pad_id: int, token_budget: int) -> list[B
 
 @torch.no_grad()
 def read_rows(
-    reader: Any,
-    rows: Sequence[TokenRow],
-    token_budget: int,
-    read: Callable[[Batch], Tensor],
+    reader: Any, rows: Sequence[TokenRow], token_budget: int, read: Callable[[Batch], Tensor]
 ) -> list[Tensor]:
     """Values of the tokens of each row, from forward passes over all rows, micro-batch by micro-batch.
 

@@ -22,11 +22,7 @@ class Group(BaseModel):
     """A group of settings: typed fields, a docstring under each, and groups inside it."""
 
     model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        strict=True,
-        allow_inf_nan=False,
-        use_attribute_docstrings=True,
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
 
     @classmethod

@@ -7,14 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from annotated_types import Ge
 from pydantic import model_validator
 
-from paw_train.settings.base import (
-    AboveZero,
-    AtLeastZero,
-    Count,
-    Group,
-    Positive,
-    Share,
-)
+from paw_train.settings.base import AboveZero, AtLeastZero, Count, Group, Positive, Share
 
 FEWEST_PIECES = 512
 """256 bytes, the markers of a dialogue, and some pieces"""

@@ -9,14 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from annotated_types import Interval
 from pydantic import model_validator
 
-from paw_train.settings.base import (
-    AtLeastZero,
-    Count,
-    Group,
-    Number,
-    Positive,
-    PositiveShare,
-)
+from paw_train.settings.base import AtLeastZero, Count, Group, Number, Positive, PositiveShare
 
 
 class VLLMSettings(Group):

@@ -152,11 +152,7 @@ class _Cloner:
     """The steps of cloning, and the state in which they can be continued."""
 
     def __init__(
-        self,
-        policy: LocalPolicy,
-        rows: Sequence[TokenRow],
-        settings: CloningSettings,
-        seed: int,
+        self, policy: LocalPolicy, rows: Sequence[TokenRow], settings: CloningSettings, seed: int
     ) -> None:
         self.policy, self.settings, self.done = policy, settings, 0
         model = policy.model

@@ -45,13 +45,7 @@ from paw_train.rollouts.observation_filter import leave_out
 from paw_train.rollouts.rollout import sampled_tokens
 from paw_train.rollouts.rows import with_placebo
 from paw_train.rollouts.tokens import TokenRow
-from paw_train.settings import (
-    MAY_CHANGE,
-    WITHOUT_EFFECT,
-    CloningSettings,
-    Settings,
-    load_settings,
-)
+from paw_train.settings import MAY_CHANGE, WITHOUT_EFFECT, CloningSettings, Settings, load_settings
 from paw_train.settings.base import differences
 from paw_train.settings.run import read_recorded, shared_evaluation, shared_warm_start
 from paw_train.training.cloning import clone, mixed_expert_rows

@@ -39,10 +39,7 @@ def practiced(
 
 
 def _respelled(
-    row: TokenRow,
-    words: dict[int, tuple[str, ...]],
-    ids: dict[str, int],
-    rng: np.random.Generator,
+    row: TokenRow, words: dict[int, tuple[str, ...]], ids: dict[str, int], rng: np.random.Generator
 ) -> TokenRow:
     chosen = _copied(row, words) if rng.random() < _SHARE else []
     made_up = {name: _made_up(name, rng) for name in chosen if rng.random() < _SHARE}

@@ -63,9 +63,7 @@ def test_the_game_file_decides_the_grammar(
         assert play(engine, "help").startswith("Available commands:\n")
 
 
-def test_receptacles_that_share_a_location_are_no_targets_there(
-    started: Started,
-) -> None:
+def test_receptacles_that_share_a_location_are_no_targets_there(started: Started) -> None:
     engine = started()
     play(engine, "go to drawer 1")
     commands = engine.admissible_commands()

@@ -71,11 +71,7 @@ class Client:
         self.loop.run_until_complete(self.life)
 
     def __call__(
-        self,
-        method: str,
-        path: str,
-        body: bytes | Any = b"",
-        headers: dict[str, str] | None = None,
+        self, method: str, path: str, body: bytes | Any = b"", headers: dict[str, str] | None = None
     ) -> tuple[int, dict[str, str], bytes]:
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
         kind = (

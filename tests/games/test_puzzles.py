@@ -9,13 +9,7 @@ from playing import play
 
 from paw_gym.envs.game_2048 import Game2048Env, best_move, possible, slide, spawn
 from paw_gym.envs.sokoban import SPLITS, Level, SokobanEnv, _canonical, generate_level, solve
-from paw_gym.envs.sudoku import (
-    SudokuEnv,
-    candidates,
-    canonical,
-    generate_puzzle,
-    solutions,
-)
+from paw_gym.envs.sudoku import SudokuEnv, candidates, canonical, generate_puzzle, solutions
 
 #   #####
 #   #@$.#   cells 6, 7, 8 of a room of width 5

@@ -256,12 +256,7 @@ def test_an_adapter_trains_and_is_sent_as_a_whole_model(out: Path) -> None:
 
 
 def test_a_broken_weight_update_stops_the_run(out: Path) -> None:
-    broken = Run(
-        out,
-        "name=broken",
-        "updates=2",
-        PAW_BREAK_SYNC="model.embed_tokens.weight",
-    )
+    broken = Run(out, "name=broken", "updates=2", PAW_BREAK_SYNC="model.embed_tokens.weight")
     printed = broken.finish(fails=True)
     assert "vLLM engine 0 does not have the trained weights" in printed
     assert not (out / "broken" / "checkpoints" / "model" / "config.json").exists()

@@ -49,7 +49,7 @@ PATHS = {
     ],
     "KL in the reward, full entropy, bonus": REWARD,
     "dynamic sampling, RLOO": [
-        *("algorithm.dynamic_sampling=1", "algorithm.name=rloo", "world_model.preset=echo"),
+        *("algorithm.dynamic_sampling=1", "algorithm.name=rloo", "world_model.preset=echo")
     ],
     "eager": ["model.attention=eager"],
     "world model by RWML": [

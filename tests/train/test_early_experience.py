@@ -13,10 +13,7 @@ from paw_train.environments import agent_env_maker, make_pool
 from paw_train.settings import EnvSettings, load_settings
 from paw_train.training import local
 from paw_train.training.preparation import checked_settings
-from paw_train.world_model_learning.early_experience import (
-    early_experience,
-    read_experience,
-)
+from paw_train.world_model_learning.early_experience import early_experience, read_experience
 
 K = 3
 HOUSE = EnvSettings(

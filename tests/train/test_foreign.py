@@ -67,8 +67,7 @@ def paw(*arguments: object) -> int:
 
 @pytest.mark.parametrize("env_id", ["evil:me/X-v0", f"evil:{ALFWORLD}"])
 @pytest.mark.parametrize(
-    "command",
-    ["eval run --limit 1", "eval-wm run", "eval-wm plain --episodes e.jsonl"],
+    "command", ["eval run --limit 1", "eval-wm run", "eval-wm plain --episodes e.jsonl"]
 )
 def test_no_module_that_a_file_names_is_imported(
     command: str, env_id: str, stranger: Path, capsys: pytest.CaptureFixture[str]

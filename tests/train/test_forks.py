@@ -84,10 +84,7 @@ def _learned(threads: int, wm: WorldModelSettings, more: dict[str, Any]) -> tupl
     ids=["paw", "off", "measured", "placebo"],
 )
 def test_shared_updates_are_those_of_one_process(
-    wm: WorldModelSettings,
-    more: dict[str, Any],
-    processes: int,
-    monkeypatch: pytest.MonkeyPatch,
+    wm: WorldModelSettings, more: dict[str, Any], processes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts = _counted(monkeypatch, "paw_train.algorithms.update.side_by_side")
     weights, metrics = _learned(3, wm, more)

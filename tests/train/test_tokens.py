@@ -147,9 +147,7 @@ def test_an_overlong_dialogue_ends_as_truncated(policy: LocalPolicy) -> None:
     assert any(t.episode.transitions[-1].truncated for t in played)
 
 
-def test_a_window_fits_the_limit_and_keeps_the_task(
-    policy: LocalPolicy,
-) -> None:
+def test_a_window_fits_the_limit_and_keeps_the_task(policy: LocalPolicy) -> None:
     limit = 120
     played = _rollout(policy, "window", max_context_tokens=limit)
     opening = policy.chat.first("task: open the red door.")[: -len(policy.chat.ask)]

@@ -197,11 +197,7 @@ class SweepExpert:
         return None
 
     def _onward(
-        self,
-        order: Sequence[str],
-        start: int,
-        options: Collection[str],
-        look_inside: bool = True,
+        self, order: Sequence[str], start: int, options: Collection[str], look_inside: bool = True
     ) -> str | None:
         """Go to the next receptacle in the order, round and round. One that is used from here is no go-to
         target: it is opened if closed, else already seen."""

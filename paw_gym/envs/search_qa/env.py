@@ -69,9 +69,7 @@ def find_corpus(data_dir: Path, datasets: Sequence[str], corpus: str | Path | No
 
 
 def shared_retriever(
-    retriever: str | Retriever,
-    corpus: Callable[[], Path | Corpus],
-    settings: Mapping[str, Any],
+    retriever: str | Retriever, corpus: Callable[[], Path | Corpus], settings: Mapping[str, Any]
 ) -> Retriever:
     """The retriever of that name over that corpus, made when it is first asked for."""
     if not isinstance(retriever, str):

@@ -142,11 +142,7 @@ class Score:
 
 
 def score_purchase(
-    product: Product,
-    price: float,
-    options: Mapping[str, str],
-    goal: Goal,
-    nouns: Nouns,
+    product: Product, price: float, options: Mapping[str, str], goal: Goal, nouns: Nouns
 ) -> Score:
     query_match = product.query == goal.query
     category_match = len(_levels(product.product_category) & _levels(goal.product_category)) >= 2
@@ -157,11 +153,7 @@ def score_purchase(
         type_score = 0.1 if title_score else 0.0
     else:
         type_score = 1.0 if query_match or category_match or title_score > 0.2 else 0.5
-    texts = (
-        product.title.lower(),
-        " ".join(product.features).lower(),
-        product.description.lower(),
-    )
+    texts = (product.title.lower(), " ".join(product.features).lower(), product.description.lower())
     attributes = sum(
         any(token_set_ratio(own, wanted) > FUZZY_MATCH for own in product.attributes)
         or any(wanted in text for text in texts)

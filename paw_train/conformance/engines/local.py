@@ -10,14 +10,7 @@ from torch import Tensor
 from paw_train.algorithms.experience import Prepared, Signals, prepare
 from paw_train.algorithms.pool import collect
 from paw_train.algorithms.update import Updater
-from paw_train.conformance.engines.shared import (
-    max_return,
-    outcome_of,
-    planted,
-    settings_of,
-    trajectories,
-    weighed,
-)
+from paw_train.conformance.engines import shared
 from paw_train.conformance.recording import OBJECTIVES, Objective, Outcome, Recording
 from paw_train.policies.local.policy import LocalPolicy, Reference
 from paw_train.rollouts.tokens import TokenRow
@@ -28,11 +21,11 @@ class LocalTrainer:
     """``paw train`` with ``engine=local``."""
 
     objectives: Sequence[str] = tuple(OBJECTIVES)
-    plant = staticmethod(planted)
+    plant = staticmethod(shared.planted)
 
     def token_batch(self, recording: Recording, objective: Objective) -> list[TokenRow]:
         """The rows of ``append_transition``, as a rollout writes them."""
-        return collect(trajectories(recording, objective)).rows
+        return collect(shared.trajectories(recording, objective)).rows
 
     def advantages(self, recording: Recording, objective: Objective) -> Tensor:
         return _prepared(recording, objective).advantages
@@ -49,7 +42,7 @@ class LocalTrainer:
         objective: Objective,
     ) -> Outcome:
         """One step of ``Updater`` at learning rate 0."""
-        run = settings_of(recording, objective)
+        run = shared.settings_of(recording, objective)
         policy = LocalPolicy(recording.model("policy"), recording.tokenizer)
         reference = LocalPolicy(recording.model("reference"), recording.tokenizer)
         updater = Updater(
@@ -62,21 +55,24 @@ class LocalTrainer:
             objective.temperature,
             updates=1,
         )
-        metrics = updater.step(weighed(rows, advantages, weights), update=0, seed=0)
+        metrics = updater.step(shared.weighed(rows, advantages, weights), update=0, seed=0)
         gradients = {
             name: p.grad for name, p in policy.model.named_parameters() if p.grad is not None
         }
-        return outcome_of(metrics, gradients, objective)
+        return shared.outcome_of(metrics, gradients, objective)
 
 
 def _prepared(recording: Recording, objective: Objective) -> Prepared:
-    run, pool = settings_of(recording, objective), collect(trajectories(recording, objective))
+    run, pool = (
+        shared.settings_of(recording, objective),
+        collect(shared.trajectories(recording, objective)),
+    )
     values = torch.tensor([turn.value for turn in recording.turns])[pool.turn]
     return prepare(
         pool,
         run.algorithm,
         run.objective,
         run.world_model,
-        max_return(objective),
+        shared.max_return(objective),
         Signals(values=values),
     )

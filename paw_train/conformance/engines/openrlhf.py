@@ -19,14 +19,7 @@ from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from torch import Tensor
 
 from paw_train.algorithms.pool import Pool
-from paw_train.conformance.engines.shared import (
-    max_return,
-    outcome_of,
-    planted,
-    settings_of,
-    trajectories,
-    weighed,
-)
+from paw_train.conformance.engines import shared
 from paw_train.conformance.recording import OBJECTIVES, Objective, Outcome, Recording
 from paw_train.losses.objective import merge_metrics
 from paw_train.rollouts.tokens import TokenRow
@@ -48,12 +41,12 @@ class OpenRLHFTrainer:
     """``paw train`` with ``engine=openrlhf``."""
 
     objectives: Sequence[str] = tuple(OBJECTIVES)
-    plant = staticmethod(planted)
+    plant = staticmethod(shared.planted)
 
     def token_batch(self, recording: Recording, objective: Objective) -> list[TokenRow]:
         """The rows of the rollouts, with the log-probabilities of OpenRLHF's actor."""
         with _maker(recording, objective) as maker:
-            pool: Pool = maker.scored_pool(trajectories(recording, objective))[0]
+            pool: Pool = maker.scored_pool(shared.trajectories(recording, objective))[0]
         return pool.rows
 
     def advantages(self, recording: Recording, objective: Objective) -> Tensor:
@@ -80,7 +73,7 @@ class OpenRLHFTrainer:
         """The result of ``learn`` on the micro-batches of each rank."""
         actor = _actor(recording, "policy", objective)
         run = _settings(recording, objective)
-        worth = weighed(rows, advantages, weights)
+        worth = shared.weighed(rows, advantages, weights)
         known = _with_reference(recording, objective, worth)
         pad_id = recording.tokenizer.pad_token_id
         metrics: list[dict[str, Tensor]] = []
@@ -104,11 +97,11 @@ class OpenRLHFTrainer:
         gradients = {
             name: p.grad / RANKS for name, p in actor.model.named_parameters() if p.grad is not None
         }
-        return outcome_of(merge_metrics(metrics), gradients, objective)
+        return shared.outcome_of(merge_metrics(metrics), gradients, objective)
 
 
 def _settings(recording: Recording, objective: Objective) -> Settings:
-    return settings_of(
+    return shared.settings_of(
         recording,
         objective,
         engine="openrlhf",
@@ -140,7 +133,7 @@ def _maker(recording: Recording, objective: Objective) -> Iterator[Any]:
 
     # upstream's constructor needs Ray's actors
     maker: Any = PaWExperienceMaker.__new__(PaWExperienceMaker)
-    maker.run, maker.max_return = _settings(recording, objective), max_return(objective)
+    maker.run, maker.max_return = _settings(recording, objective), shared.max_return(objective)
     maker.tokenizer, maker.initial_model_group = recording.tokenizer, object()
     with torch.no_grad(), patch.object(RemoteExperienceMaker, "make_experience", scored):
         yield maker
@@ -158,7 +151,7 @@ def _values(recording: Recording, ids: Sequence[int]) -> Tensor:
 
 
 def _batches(recording: Recording, objective: Objective) -> list[Any]:
-    samples = [OpenRLHFExperience(labels=[t]) for t in trajectories(recording, objective)]
+    samples = [OpenRLHFExperience(labels=[t]) for t in shared.trajectories(recording, objective)]
     with _maker(recording, objective) as maker:
         made = maker.make_experience_batch(samples)
     return [experience.labels[0].batch for experience in made]

@@ -352,11 +352,7 @@ class EndpointPolicy:
 
     def describe(self) -> dict[str, Any]:
         """Address, usage and fallbacks, for a result file; no secret is among them."""
-        return {
-            "url": self._route.shown,
-            **asdict(self.usage),
-            "fallbacks": self.fallbacks.taken,
-        }
+        return {"url": self._route.shown, **asdict(self.usage), "fallbacks": self.fallbacks.taken}
 
     def close(self) -> None:
         self._thread.run(self._client.close())

@@ -24,12 +24,7 @@ _LARGEST_SCORE = 64.0
 
 
 def grouped_attention(
-    module: Any,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    **kwargs: Any,
+    module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs: Any
 ) -> tuple[Tensor, None]:
     """Attention for Hugging Face's attention interface; gives [B, t, H, D], and no weights.
 
@@ -56,12 +51,7 @@ def grouped_attention(
 
 
 def repeated_attention(
-    module: Any,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    **kwargs: Any,
+    module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs: Any
 ) -> tuple[Tensor, None]:
     """As ``grouped_attention``, for float32 on CUDA, whose fused kernels take no groups.
 

@@ -89,11 +89,7 @@ class BatchDecoder:
     """
 
     def __init__(
-        self,
-        model: Any,
-        rows: int,
-        prefill_tokens: int = PREFILL_TOKENS,
-        fixed: bool = False,
+        self, model: Any, rows: int, prefill_tokens: int = PREFILL_TOKENS, fixed: bool = False
     ) -> None:
         self._buffers = _fixed_buffers(model, rows, self) if fixed else None
         cache = self._buffers.cache if self._buffers else static_cache(model, rows)

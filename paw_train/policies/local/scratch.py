@@ -80,10 +80,7 @@ def piece_tokenizer(texts: Iterable[str], size: int) -> Any:
 
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(_WORDS), "isolated"),
-            _byte_level(),
-        ]
+        [pre_tokenizers.Split(Regex(_WORDS), "isolated"), _byte_level()]
     )
     core.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(

@@ -8,12 +8,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from paw_train.evaluation.statistics import (
-    crossed_bootstrap_interval,
-    holm,
-    mean_interval,
-    paired_t_p_value,
-)
+from paw_train.evaluation import statistics
 from paw_train.reporting.compare.results import RunResult
 
 _BOOTSTRAP_SEED = 0
@@ -116,7 +111,7 @@ def compare(
     ]
     p_values = {d.arm: d.p_value for d in differences if d.p_value is not None}
     others = [arm for arm in p_values if arm != primary]
-    adjusted = holm([p_values[arm] for arm in others])
+    adjusted = statistics.holm([p_values[arm] for arm in others])
     holm_of = {**p_values, **dict(zip(others, adjusted, strict=True))}
     final = tuple(replace(d, p_holm=holm_of.get(d.arm)) for d in differences)
     summaries = tuple(_summary(arm, by_arm[arm]) for arm in done)
@@ -181,9 +176,11 @@ def _difference(
             tuple(seeds),
             float(np.mean(delta)),
             _interval(delta, -1.0, 1.0),
-            paired_t_p_value(delta) if _vary(delta) else None,
+            statistics.paired_t_p_value(delta) if _vary(delta) else None,
             None,
-            crossed_bootstrap_interval(rows, _BOOTSTRAP_SEED) if len(rows) == len(seeds) else None,
+            statistics.crossed_bootstrap_interval(rows, _BOOTSTRAP_SEED)
+            if len(rows) == len(seeds)
+            else None,
             tuple(delta),
         )
     ]
@@ -209,7 +206,7 @@ def _secondary(
                     to if delta else None,
                     float(np.mean(delta)) if delta else None,
                     _interval(delta),
-                    paired_t_p_value(delta) if _vary(delta) else None,
+                    statistics.paired_t_p_value(delta) if _vary(delta) else None,
                 )
 
 
@@ -266,7 +263,7 @@ def _interval(
     """The t interval of a mean, inside a range; ``None`` if the values do not vary."""
     if not _vary(values):
         return None
-    ends = mean_interval(values)
+    ends = statistics.mean_interval(values)
     return max(low, ends[0]), min(high, ends[1])
 
 

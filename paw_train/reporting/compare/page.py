@@ -235,12 +235,7 @@ def forest_picture(comparison: Comparison) -> str:
     )
 
 
-def write_page(
-    folder: Path,
-    grid: Grid,
-    comparison: Comparison,
-    runs: Sequence[RunResult],
-) -> None:
+def write_page(folder: Path, grid: Grid, comparison: Comparison, runs: Sequence[RunResult]) -> None:
     forest = forest_picture(comparison)
     write_text(folder / "differences.svg", forest + "\n")
     arms = grid.baselines()
@@ -278,10 +273,7 @@ def write_page(
 def _types(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     names = sorted({name for arm in comparison.arms for name in arm.by_type})
     rows = [
-        [
-            arm.arm,
-            *(percent(arm.by_type[n]) if n in arm.by_type else "–" for n in names),
-        ]
+        [arm.arm, *(percent(arm.by_type[n]) if n in arm.by_type else "–" for n in names)]
         for arm in comparison.arms
     ]
     return names, rows

@@ -130,11 +130,7 @@ def put_in_place() -> None:
     from openrlhf.trainer import ppo_trainer
     from openrlhf.trainer.ray import launcher, ppo_actor, ppo_critic, vllm_engine
 
-    from paw_train.training.openrlhf.ranks import (
-        PaWCriticActor,
-        PaWPolicyActor,
-        PaWReferenceActor,
-    )
+    from paw_train.training.openrlhf.ranks import PaWCriticActor, PaWPolicyActor, PaWReferenceActor
     from paw_train.training.openrlhf.trainer import PaWTrainer
     from paw_train.training.openrlhf.vllm_worker import PaWRollout
 

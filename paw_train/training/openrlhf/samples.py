@@ -9,10 +9,7 @@ from typing import Any
 
 import ray
 from openrlhf.trainer.ppo_utils.experience import Experience as OpenRLHFExperience
-from openrlhf.trainer.ppo_utils.samples_generator import (
-    SamplesGenerator,
-    _collect_prompt_batch,
-)
+from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator, _collect_prompt_batch
 from tqdm import tqdm
 
 from paw_gym.core import TaskSet

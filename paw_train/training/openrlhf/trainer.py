@@ -37,11 +37,7 @@ class PaWTrainer(_Upstream):
         # the rows are in the order of the updates
         given = self.prompts_dataloader
         self.prompts_dataloader = StatefulDataLoader(
-            given.dataset,
-            batch_size=1,
-            shuffle=False,
-            drop_last=True,
-            collate_fn=given.collate_fn,
+            given.dataset, batch_size=1, shuffle=False, drop_last=True, collate_fn=given.collate_fn
         )
         self.samples_generator = TurnSamplesGenerator(
             self.strategy,

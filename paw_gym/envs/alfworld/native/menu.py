@@ -70,12 +70,7 @@ def menu_for(
     )
     # With something in hand, only lamps matter among what lies here; this keeps the menus few.
     relevant = -1 if held < 0 else game.toggleable
-    key = (
-        location,
-        held,
-        sliceable,
-        *((contents[r] & relevant, opened >> r & 1) for r in here),
-    )
+    key = (location, held, sliceable, *((contents[r] & relevant, opened >> r & 1) for r in here))
     menus = game.menus
     menu = menus.get(key)
     if menu is None:

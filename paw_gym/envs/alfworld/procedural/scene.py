@@ -13,14 +13,7 @@ from functools import cache
 
 from paw_gym.envs.alfworld.native.compiled import display_names
 from paw_gym.envs.alfworld.native.problem import TOOLS
-from paw_gym.envs.alfworld.procedural.rooms import (
-    UNSEEN_ROOMS,
-    Cell,
-    Position,
-    Room,
-    facts,
-    rooms,
-)
+from paw_gym.envs.alfworld.procedural.rooms import UNSEEN_ROOMS, Cell, Position, Room, facts, rooms
 
 
 @dataclass(frozen=True, slots=True)
