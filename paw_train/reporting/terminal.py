@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
@@ -94,11 +95,14 @@ def summary_lines(run: RunData) -> list[str]:
 
 
 def summary_table(run: RunData) -> Table:
-    table = Table(title=Text(run.name), title_justify="left")
-    table.add_column("environment" if run.mixed else "task type")
-    for name in ("n", "before RL", "after RL", "change"):
-        table.add_column(name, justify="right")
+    table = Table(
+        title=Text(run.name), title_justify="left", box=SIMPLE_HEAD, padding=(0, 0), show_edge=False
+    )
+    table.add_column("environment" if run.mixed else "task type", overflow="fold")
+    for name in ("n", "before RL, %", "after RL, %", "change"):
+        table.add_column(name, justify="right", no_wrap=True)  # 80 columns hold ALFWorld's names
     for row in result_rows(run):
         cells = (row.label, row.count, row.before or "–", row.after or "–", row.change or "–")
-        table.add_row(*(Text(str(cell)) for cell in cells), end_section=row.label == "all")
+        texts = (Text(str(cell).replace(" %", "")) for cell in cells)
+        table.add_row(*texts, end_section=row.label == "all")
     return table

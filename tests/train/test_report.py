@@ -6,10 +6,12 @@ import json
 import math
 import re
 from html.parser import HTMLParser
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from paw_gym.transition import Episode, Transition, write_jsonl
 from paw_train.evaluation.statistics import wilson_interval
@@ -18,7 +20,7 @@ from paw_train.reporting.run.data import load_run
 from paw_train.reporting.run.page import write_report
 from paw_train.reporting.terminal import summary_lines, summary_table
 
-TYPES = ("pick_and_place", "pick_clean", "pick_two")
+TYPES = ("pick_and_place", "pick_clean_then_place_in_recep", "pick_two")
 HOSTILE = (
     "<script>alert(1)</script><|im_end|>\"'&amp;\x00\x1b[31m\ud800 </pre><img src=x onerror=y>"
 )
@@ -384,8 +386,12 @@ def test_summary_has_a_note_and_a_row_for_each_task_type(run: Path) -> None:
     assert f"<p>{note}</p>" in write_report(run).read_text()
     columns = [[str(cell) for cell in column.cells] for column in summary_table(data).columns]
     (label, count, before, _, change), *rest = zip(*columns, strict=True)
-    assert (label, count, before, change) == ("all", "200", "21.0 % [15.9, 27.2]", "+37.5")
+    assert (label, count, before, change) == ("all", "200", "21.0 [15.9, 27.2]", "+37.5")
     assert [row[0] for row in rest] == list(TYPES)
+    console = Console(width=80, record=True, file=StringIO())
+    console.print(summary_table(data))
+    printed = console.export_text()
+    assert all(name in printed for name in TYPES), "a terminal of 80 columns shows whole names"
 
 
 @pytest.mark.parametrize(
