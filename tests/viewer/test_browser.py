@@ -357,6 +357,8 @@ def test_a_report_draws_its_charts_without_a_server(
     chart = "figure[data-metric=success_rate]"
     pages.is_there(f"{chart} .line")
     _fits(pages)
+    measured = 100 * json.loads(rows[-1])["success_rate"]
+    assert pages.text(f"{chart} output") == f"last {measured:.1f} %"  # not the smoothed line's
     pages.drag(f"{chart} .chart", 0.6, 0.6)  # the values there
     assert pages.text(f"{chart} output").startswith("update ")
     pages.drag(f"{chart} .chart", 0.5, 0.9)  # a part of the updates, in all charts of the section

@@ -201,7 +201,8 @@ export class Chart {
   hover(update) {
     if (!this.lines || !this.cross) return;
     const shown = update !== null;
-    const found = this.lines.map(({ points }) => (points.length ? points[shown ? nearest(points, update) : points.length - 1] : null));
+    // what was measured, not the smoothed line's
+    const found = this.lines.map(({ raw }) => (raw.length ? raw[shown ? nearest(raw, update) : raw.length - 1] : null));
     const first = found.find((point) => point !== null);
     if (!first) return;
     const state = shown ? "visible" : "hidden";
