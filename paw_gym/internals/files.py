@@ -211,28 +211,33 @@ def truncate_jsonl(path: Path, key: str, below: int) -> list[int]:
     return damaged
 
 
+_FULL = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "No space left at {}: free some")
+_FULL[errno.EFBIG] = "`ulimit -f` forbids a file of this size at {}: raise it"
+
+
 @contextmanager
 def naming_full_disk(folder: Path) -> Iterator[None]:
     """Turns the error of any library that finds the disk full into one that names the folder."""
     try:
         yield
     except Exception as error:  # safetensors and torch have exceptions of their own for it
-        if not _finds_disk_full(error):
+        advice = _finds_disk_full(error)
+        if advice is None:
             raise
         raise OSError(
-            f"No space left at {folder}: free some, and run the same command; it goes on from what is "
-            "saved."
+            f"{advice.format(folder)}, and run the same command; it goes on from what is saved."
         ) from error
 
 
-def _finds_disk_full(error: BaseException | None) -> bool:
-    codes = (errno.ENOSPC, errno.EDQUOT)
-    texts = ("disk is full", *(f"(os error {code})" for code in codes))  # of SQLite, of Rust
+def _finds_disk_full(error: BaseException | None) -> str | None:
     while error is not None:
-        if getattr(error, "errno", None) in codes or any(text in str(error) for text in texts):
-            return True
+        for code, advice in _FULL.items():
+            if getattr(error, "errno", None) == code or f"(os error {code})" in str(error):
+                return advice  # Rust writes the code into its text
+        if "disk is full" in str(error):  # SQLite
+            return _FULL[errno.ENOSPC]
         error = error.__cause__ or error.__context__
-    return False
+    return None
 
 
 # --- this user's cache ---------------------------------------------------------------------------------

@@ -237,6 +237,13 @@ def test_a_full_disk_is_one_sentence_whoever_finds_it(
         write(Path("/dev/full"))
     with pytest.raises(FileNotFoundError, match="nothing"), naming_full_disk(tmp_path):
         (tmp_path / "nothing").read_text()
+    with (
+        pytest.raises(
+            OSError, match=f"`ulimit -f` forbids a file of this size at {tmp_path}: raise"
+        ),
+        naming_full_disk(tmp_path),
+    ):
+        raise RuntimeError("I/O error: File too large (os error 27)")
 
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
