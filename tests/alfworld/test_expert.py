@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from paw_gym.envs.alfworld.env import ALFWorldEnv
 from paw_gym.envs.alfworld.experts import SweepExpert, parse_task
 from paw_gym.envs.alfworld.games import GameIndex, load_compiled
 from paw_gym.envs.alfworld.native.compiled import CompiledGame
@@ -134,6 +135,16 @@ def test_the_sentence_means_what_the_engine_checks(task_type: str) -> None:
 def test_another_wording_is_refused() -> None:
     with pytest.raises(ValueError, match="wash the dishes"):
         SweepExpert().reset("You see a shelf 1.\n\nYour task is to: wash the dishes.")
+
+
+def test_the_sweep_is_asked_for_at_the_start() -> None:
+    env = ALFWorldEnv()
+    env.reset(seed=0)
+    act = env.expert()
+    for _ in range(2):
+        env.step(act())
+    with pytest.raises(RuntimeError, match="2 actions were taken: call `expert"):
+        env.expert()
 
 
 def test_both_experts_win_official_games(alfworld_data: Path) -> None:

@@ -137,7 +137,15 @@ class ALFWorldEnv(TextEnv):
         return solve(native)
 
     def expert(self) -> Callable[[], str]:
-        """An expert that acts on the text alone, as a policy must: the source of demonstrations."""
+        """An expert that acts on the text alone, as a policy must: the source of demonstrations.
+
+        It reads an episode from its start: after the first action, ``RuntimeError``.
+        """
+        if self._steps:
+            raise RuntimeError(
+                f"The expert reads an episode from its start, but {self._steps} actions were taken: call "
+                "`expert()` right after `reset()`, or `reference_solution()` at any time."
+            )
         expert = SweepExpert()
         expert.reset(self._last.observation)
 
