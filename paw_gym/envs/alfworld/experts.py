@@ -1,12 +1,14 @@
-"""An expert that acts on the text alone, in a way that a policy can copy.
+"""An expert that acts on the text alone, in a way that a policy with a short memory can copy.
 
-It looks through the room in one fixed order, likeliest receptacles first, and passes over those in which it
-saw nothing that is wanted: a policy that reads the whole dialogue can know them, too.
+It looks through the room in one fixed order, likeliest receptacles first. Whatever it uses was said in
+the current observation, in the admissible commands or in the two observations before, except that the
+thing in hand is already clean, hot or cool.
 """
 
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Collection, Sequence
 from functools import cache
 from typing import NamedTuple
@@ -18,6 +20,8 @@ from paw_gym.envs.alfworld.procedural.rooms import facts
 
 OPENING_COST = 2.0
 """looking into a closed receptacle takes two commands, into any other just one"""
+WINDOW = 2
+"""observations before the current one that the expert may use"""
 
 _TASK = re.compile(r"Your task is to: (.*?)\.?\s*$", re.MULTILINE)
 _LISTED = re.compile(r"\ban? ([a-z]+ \d+)")
@@ -99,10 +103,8 @@ class SweepExpert:
         self._receptacles = sorted(_LISTED.findall(seen[1] if seen else ""), key=number_of)
         self._order = [p for p in self._by_promise(self.goal.object_type) if not self._barred(p)]
         self._lamp_order = self._by_promise(self.goal.lamp_type or "")
-        self._event = Event()
+        self._events: deque[Event] = deque(maxlen=WINDOW + 1)
         self._place: str | None = None
-        self._seen: set[str] = set()
-        """receptacles in which nothing is left that is wanted"""
         self._treated = False
         """true if the thing in hand is clean, hot or cool, as the goal asks"""
         self._begun: str | None = None
@@ -131,19 +133,13 @@ class SweepExpert:
         return choice or "look"
 
     def _read(self, observation: str) -> None:
-        self._event = event = read_event(observation)
+        event = read_event(observation)
+        self._events.append(event)
         if event.effect in ("taken", "treated"):
             self._treated = event.effect == "treated"
         elif event.thing and type_of(event.thing) == self.goal.object_type:
             self._begun = event.place
         self._place = event.place or self._place
-        wanted = re.search(
-            rf"\b{self.goal.object_type} \d", observation
-        )  # or another may lie there
-        if event.place and not wanted and "closed" not in observation:
-            self._seen.add(event.place)
-        elif event.place:
-            self._seen.discard(event.place)
 
     def _search(self, options: Collection[str]) -> str | None:
         """Take a wanted thing that is here, else look into the next receptacle."""
@@ -158,14 +154,19 @@ class SweepExpert:
             return min(takes)[1]
         if self._place in self._order and f"open {self._place}" in options:
             return f"open {self._place}"
-        if self._seen.issuperset(self._order):
-            self._seen.clear()  # something has been put back, or taken and lost: once more
-        start = next((n for n, place in enumerate(self._order) if place not in self._seen), 0)
-        return self._onward(self._order, start, options)
+        return self._onward(self._order, self._search_start(), options)
 
     def _barred(self, place: str) -> bool:
         """True for a place not to look in: things in the target are done, unless they need treatment."""
         return self.goal.state is None and type_of(place) == self.goal.receptacle_type
+
+    def _search_start(self) -> int:
+        """Index of the next one to look into: after one of two things was put down, where it was, if the
+        last two observations say so (another may lie there), else the beginning."""
+        if self._events[-1].effect == "put":
+            sources = [event.place for event in self._events if event.effect == "taken"]
+            return max((self._order.index(p) for p in sources if p in self._order), default=0)
+        return self._order.index(self._place) + 1 if self._place in self._order else 0
 
     def _light(self, options: Collection[str]) -> str | None:
         """Use a lamp that is here, else go where lamps are likely."""
@@ -174,7 +175,7 @@ class SweepExpert:
         if here:
             return min(here)
         start = 0
-        if self._place in self._lamp_order and self._event.effect != "taken":
+        if self._place in self._lamp_order and self._events[-1].effect != "taken":
             start = self._lamp_order.index(self._place) + 1
         return self._onward(self._lamp_order, start, options, look_inside=False)
 
