@@ -19,7 +19,7 @@ LINES = {
     "tests": 32_700,
 }
 """most lines of Python"""
-PAGES, WORDS, README = 24, 43_000, 110
+PAGES, WORDS, README = 24, 43_200, 110
 """most pages and words in docs/, and lines of the README"""
 SETTINGS = 163
 """most rows of docs/settings.md"""
