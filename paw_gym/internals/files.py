@@ -211,17 +211,21 @@ def truncate_jsonl(path: Path, key: str, below: int) -> list[int]:
     return damaged
 
 
-_FULL = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "No space left at {}: free some")
-_FULL[errno.EFBIG] = "`ulimit -f` forbids a file of this size at {}: raise it"
+_FULL = "No space left at {}: free some"
+_LIMITS = {
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+    errno.EFBIG: "`ulimit -f` forbids a file of this size at {}: raise it",
+}
 
 
 @contextmanager
 def naming_full_disk(folder: Path) -> Iterator[None]:
-    """Turns the error of any library that finds the disk full into one that names the folder."""
+    """Turns the error of any library that may write no more into one that names the folder."""
     try:
         yield
     except Exception as error:  # safetensors and torch have exceptions of their own for it
-        advice = _finds_disk_full(error)
+        advice = _advice_on(error)
         if advice is None:
             raise
         raise OSError(
@@ -229,13 +233,14 @@ def naming_full_disk(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def _finds_disk_full(error: BaseException | None) -> str | None:
+def _advice_on(error: BaseException | None) -> str | None:
+    """The limit that this error, or one behind it, reports; ``None`` if it is another error."""
     while error is not None:
-        for code, advice in _FULL.items():
+        for code, advice in _LIMITS.items():
             if getattr(error, "errno", None) == code or f"(os error {code})" in str(error):
                 return advice  # Rust writes the code into its text
         if "disk is full" in str(error):  # SQLite
-            return _FULL[errno.ENOSPC]
+            return _FULL
         error = error.__cause__ or error.__context__
     return None
 

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from paw_gym.internals.printable import counted, markdown_text, one_line
-from paw_train.evaluation import statistics
+from paw_train.evaluation.statistics import (
+    crossed_difference_interval,
+    difference_interval,
+    mcnemar_exact,
+    paired_interval,
+    sign_flip_p_value,
+    wilson_interval,
+)
 from paw_train.settings.base import differences
 from paw_train.settings.endpoint import CURRENCY
 
@@ -145,17 +152,17 @@ def compare(first: Result, second: Result) -> Comparison:
     delta = np.mean(b, 0) - np.mean(a, 0)
     improved, worsened = int((delta > 0).sum()), int((delta < 0).sum())
     if len(a) == len(b) == 1:
-        interval = statistics.paired_interval(a[0], b[0], _SEED)
-        p_value, test = statistics.mcnemar_exact(improved, worsened), "McNemar, exact"
+        interval = paired_interval(a[0], b[0], _SEED)
+        p_value, test = mcnemar_exact(improved, worsened), "McNemar, exact"
     else:
-        interval = statistics.crossed_difference_interval(a, b, _SEED)
-        p_value = statistics.sign_flip_p_value(delta.tolist(), _SEED)
+        interval = crossed_difference_interval(a, b, _SEED)
+        p_value = sign_flip_p_value(delta.tolist(), _SEED)
         test = "random signs of the tasks' mean differences"
     if np.ptp(delta) == 0:
         # a bootstrap of equal values knows no uncertainty
         n = len(delta)
-        ends = [(rate, *statistics.wilson_interval(rate * n, n)) for rate in rates]
-        interval = statistics.difference_interval(*ends)
+        ends = [(rate, *wilson_interval(rate * n, n)) for rate in rates]
+        interval = difference_interval(*ends)
     types, other = first.get("by_type", {}), second.get("by_type", {})
     return Comparison(
         n=len(delta),
@@ -188,7 +195,7 @@ def _score_difference(first: Result, second: Result) -> tuple[float, float, floa
         [run.get("scores") or row for run, row in zip(r["runs"], _successes(r), strict=True)]
         for r in (first, second)
     )
-    return float(np.mean(b) - np.mean(a)), *statistics.crossed_difference_interval(a, b, _SEED)
+    return float(np.mean(b) - np.mean(a)), *crossed_difference_interval(a, b, _SEED)
 
 
 def _notes(first: Result, second: Result) -> list[str]:

@@ -12,8 +12,14 @@ import numpy as np
 from paw_gym.transition import Episode
 from paw_gym.wrappers import AgentInterface
 from paw_train.agents.action_form import TRUNCATED
-from paw_train.evaluation import statistics
 from paw_train.evaluation.panels import Panel
+from paw_train.evaluation.statistics import (
+    bootstrap_mean_interval,
+    crossed_bootstrap_interval,
+    mean_rate_interval,
+    pass_at_k,
+    wilson_interval,
+)
 
 _BOOTSTRAP_SEED = 0
 Runs = Mapping[int, Sequence[Episode | None]]
@@ -133,9 +139,9 @@ def _rate(table: Sequence[Sequence[float]]) -> dict[str, Any]:
         return {"n": 0, "success_rate": None, "ci95": None}
     rate = float(np.mean(table))
     if len(table) == 1 or rate in (0.0, 1.0):
-        low, high = statistics.wilson_interval(sum(table[0]), tasks)
+        low, high = wilson_interval(sum(table[0]), tasks)
     else:
-        low, high = statistics.crossed_bootstrap_interval(table, _BOOTSTRAP_SEED)
+        low, high = crossed_bootstrap_interval(table, _BOOTSTRAP_SEED)
         low, high = min(max(low, 0.0), rate), max(min(high, 1.0), rate)
     return {"n": tasks, "success_rate": rate, "ci95": [low, high]}
 
@@ -175,9 +181,9 @@ def _score(runs: Runs) -> dict[str, Any]:
     if not table[0]:
         return {"mean": None, "ci95": None}
     if len(table) == 1:
-        interval = statistics.bootstrap_mean_interval(table[0], _BOOTSTRAP_SEED)
+        interval = bootstrap_mean_interval(table[0], _BOOTSTRAP_SEED)
     else:
-        interval = statistics.crossed_bootstrap_interval(table, _BOOTSTRAP_SEED)
+        interval = crossed_bootstrap_interval(table, _BOOTSTRAP_SEED)
         if all(0 <= score <= 1 for row in table for score in row):
             interval = (max(interval[0], 0.0), min(interval[1], 1.0))  # widened for few seeds
     return {"mean": float(np.mean(table)), "ci95": list(interval)}
@@ -185,9 +191,7 @@ def _score(runs: Runs) -> dict[str, Any]:
 
 def _mean_interval(means: Sequence[float], parts: Sequence[Mapping[str, Any]]) -> list[float]:
     """The interval of the mean of several parts, from their own (``ci95``)."""
-    return [
-        *statistics.mean_rate_interval([(m, *p["ci95"]) for m, p in zip(means, parts, strict=True)])
-    ]
+    return [*mean_rate_interval([(m, *p["ci95"]) for m, p in zip(means, parts, strict=True)])]
 
 
 def _pass_at(table: Sequence[Sequence[float]]) -> dict[str, dict[str, Any]]:
@@ -196,8 +200,8 @@ def _pass_at(table: Sequence[Sequence[float]]) -> dict[str, dict[str, Any]]:
     wins = np.asarray(table).sum(0).astype(int)
     found = {}
     for k in range(1, seeds + 1):
-        values = [statistics.pass_at_k(seeds, int(c), k) for c in wins]
-        interval = statistics.bootstrap_mean_interval(values, _BOOTSTRAP_SEED)
+        values = [pass_at_k(seeds, int(c), k) for c in wins]
+        interval = bootstrap_mean_interval(values, _BOOTSTRAP_SEED)
         found[str(k)] = {"mean": float(np.mean(values)), "ci95": list(interval)}
     return found
 

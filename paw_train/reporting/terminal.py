@@ -102,7 +102,7 @@ def summary_table(run: RunData) -> Table:
     for name in ("n", "before RL, %", "after RL, %", "change"):
         table.add_column(name, justify="right", no_wrap=True)  # 80 columns hold ALFWorld's names
     for row in result_rows(run):
-        cells = (row.label, row.count, row.before or "–", row.after or "–", row.change or "–")
-        texts = (Text(str(cell).replace(" %", "")) for cell in cells)
-        table.add_row(*texts, end_section=row.label == "all")
+        rates = (f"{100 * r.rate:.1f} {r.interval}" if r else "–" for r in (row.before, row.after))
+        cells = (row.label, row.count, *rates, row.change or "–")
+        table.add_row(*map(Text, cells), end_section=row.label == "all")
     return table

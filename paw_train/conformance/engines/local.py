@@ -63,10 +63,8 @@ class LocalTrainer:
 
 
 def _prepared(recording: Recording, objective: Objective) -> Prepared:
-    run, pool = (
-        shared.settings_of(recording, objective),
-        collect(shared.trajectories(recording, objective)),
-    )
+    run = shared.settings_of(recording, objective)
+    pool = collect(shared.trajectories(recording, objective))
     values = torch.tensor([turn.value for turn in recording.turns])[pool.turn]
     return prepare(
         pool,

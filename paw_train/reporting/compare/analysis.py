@@ -8,7 +8,12 @@ from types import MappingProxyType
 
 import numpy as np
 
-from paw_train.evaluation import statistics
+from paw_train.evaluation.statistics import (
+    crossed_bootstrap_interval,
+    holm,
+    mean_interval,
+    paired_t_p_value,
+)
 from paw_train.reporting.compare.results import RunResult
 
 _BOOTSTRAP_SEED = 0
@@ -111,7 +116,7 @@ def compare(
     ]
     p_values = {d.arm: d.p_value for d in differences if d.p_value is not None}
     others = [arm for arm in p_values if arm != primary]
-    adjusted = statistics.holm([p_values[arm] for arm in others])
+    adjusted = holm([p_values[arm] for arm in others])
     holm_of = {**p_values, **dict(zip(others, adjusted, strict=True))}
     final = tuple(replace(d, p_holm=holm_of.get(d.arm)) for d in differences)
     summaries = tuple(_summary(arm, by_arm[arm]) for arm in done)
@@ -176,11 +181,9 @@ def _difference(
             tuple(seeds),
             float(np.mean(delta)),
             _interval(delta, -1.0, 1.0),
-            statistics.paired_t_p_value(delta) if _vary(delta) else None,
+            paired_t_p_value(delta) if _vary(delta) else None,
             None,
-            statistics.crossed_bootstrap_interval(rows, _BOOTSTRAP_SEED)
-            if len(rows) == len(seeds)
-            else None,
+            crossed_bootstrap_interval(rows, _BOOTSTRAP_SEED) if len(rows) == len(seeds) else None,
             tuple(delta),
         )
     ]
@@ -206,7 +209,7 @@ def _secondary(
                     to if delta else None,
                     float(np.mean(delta)) if delta else None,
                     _interval(delta),
-                    statistics.paired_t_p_value(delta) if _vary(delta) else None,
+                    paired_t_p_value(delta) if _vary(delta) else None,
                 )
 
 
@@ -263,7 +266,7 @@ def _interval(
     """The t interval of a mean, inside a range; ``None`` if the values do not vary."""
     if not _vary(values):
         return None
-    ends = statistics.mean_interval(values)
+    ends = mean_interval(values)
     return max(low, ends[0]), min(high, ends[1])
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from paw_gym.internals.printable import counted
-from paw_train.evaluation import statistics
+from paw_train.evaluation.statistics import difference_interval, mcnemar_exact, paired_interval
 from paw_train.metrics import number
 from paw_train.reporting.run.alarms import GAP, recent_success
 from paw_train.reporting.run.data import EvalResult, Rate, Record, RunData
@@ -98,13 +98,13 @@ def _difference(before: EvalResult, after: EvalResult) -> tuple[float, float, fl
     if first is not None and second is not None and len(first) == len(second):
         changes = [b - a for a, b in zip(first, second, strict=True)]
         improved, lost = changes.count(1), changes.count(-1)
-        p = statistics.mcnemar_exact(improved, lost)
+        p = mcnemar_exact(improved, lost)
         how = (
             f"task by task ({counted(improved, 'task')} newly solved, {lost} lost, exact McNemar p "
             f"{_p(p)})"
         )
-        return *statistics.paired_interval(first, second, _BOOTSTRAP_SEED), p, how
-    low, high = statistics.difference_interval(before.overall.triple, after.overall.triple)
+        return *paired_interval(first, second, _BOOTSTRAP_SEED), p, how
+    low, high = difference_interval(before.overall.triple, after.overall.triple)
     return low, high, None, "taking the two rates as independent (Newcombe)"
 
 
@@ -114,7 +114,7 @@ def _scores(before: EvalResult, after: EvalResult) -> tuple[str, ...]:
         return ()
     if {*first, *second} <= {0.0, 1.0}:
         return ()
-    low, high = statistics.paired_interval(first, second, _BOOTSTRAP_SEED)
+    low, high = paired_interval(first, second, _BOOTSTRAP_SEED)
     means = [sum(scores) / len(scores) for scores in (first, second)]
     return (
         f"Mean score (partial success counts): {means[0]:.3f} before, {means[1]:.3f} after; 95 % "
