@@ -214,6 +214,7 @@ COMMANDS = {
     "train embedded rollout.engine=vllm": "or model.scratch.architecture=llama",
     "eval nowhere": "There is no model folder 'nowhere': give",
     "eval ./startd": "(did you mean 'started'?)",
+    "eval runs/nothing": "There is no model folder 'runs/nothing': give",
     "eval expert evaluation.tasks=0": "evaluation.tasks is 1 or more",
     "eval expert --agent plain": "is an agent itself",
     "eval expert model.revision=v1": "model.revision: the agent 'expert' asks no model",
