@@ -143,21 +143,20 @@ def evaluate_jobs(
 @contextmanager
 def _opened(job: Job) -> Iterator[Policy | None]:
     """The model of an evaluation, closed at the end; the evaluation's folder is this process's alone."""
-    own, local = job.settings.model, bool(job.model_name) and source_of(job.model) is None
+    own, device = job.settings.model, "cpu"
     weights = weights_of(Path(job.model), job.run_folder)
-    if local:  # before the folder is made: a missing model's neighbours are suggested by name
+    if job.model_name and source_of(job.model) is None:
+        import torch
+
         from paw_train.policies.local.loading import find_model
 
+        # before the folder is made: a missing model's neighbours are suggested by name
         find_model(weights, own.revision)
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     with only_process(job.folder), naming_full_disk(job.folder):
         if not job.model_name:
             yield None
             return
-        device = "cpu"
-        if local:
-            import torch
-
-            device = "cuda" if torch.cuda.is_available() else "cpu"
         given = (weights, device, own.dtype, own.lora.base, own.revision)
         policy = open_policy(job.model, job.source, *given)
         try:
