@@ -39,12 +39,17 @@ def did_you_mean(name: str, valid: Iterable[str], count: int = 3, total: int = 0
     """
     names = list(valid)
     if near := similar(name, names, count):
-        *first, last = map(repr, near)
-        return f"Did you mean {', '.join(first)} or {last}?" if first else f"Did you mean {last}?"
+        return offer(near)
     if not names:
         return "There are none."
     more = f" and {max(total, len(names)) - _LISTED} more" if len(names) > _LISTED else ""
     return f"Valid: {', '.join(map(repr, names[:_LISTED]))}{more}."
+
+
+def offer(near: Iterable[str]) -> str:
+    """A sentence that offers the names that may have been meant, at least one."""
+    *first, last = map(repr, near)
+    return f"Did you mean {', '.join(first)} or {last}?" if first else f"Did you mean {last}?"
 
 
 def require_choice(what: str, value: object, valid: Iterable[str]) -> None:

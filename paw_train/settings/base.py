@@ -15,7 +15,7 @@ from typing import Annotated, Any, Self
 from annotated_types import Ge, GroupedMetadata, Gt, Interval, Le, Lt, MinLen
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
-from paw_gym.internals.naming import did_you_mean, similar
+from paw_gym.internals.naming import did_you_mean, offer, similar
 
 
 class Group(BaseModel):
@@ -73,11 +73,14 @@ def _line(cls: type[Group], error: ValidationError, where: str) -> str:
     value: Any = first["input"]
     match first["type"]:
         case "extra_forbidden" | "invalid_key":
-            names = list(kind.model_fields)
-            full = ".".join(filter(None, (name, str(inner[0]))))
-            hint = f"{did_you_mean(str(inner[0]), names)} " if similar(str(inner[0]), names) else ""
-            whose = f" of {name}" if name else ""
-            return f"Unknown setting {full!r}. {hint}Settings{whose}: {', '.join(names)}."
+            given, names = str(inner[0]), list(kind.model_fields)
+            prefix = f"{name}." if name else ""
+            near = [prefix + one for one in similar(given, names)]
+            near = near or [
+                f"{g}.{given}" for g, k in groups_of(cls, where) if given in k.model_fields
+            ]
+            hint, whose = f"{offer(near[:3])} " if near else "", f" of {name}" if name else ""
+            return f"Unknown setting {prefix + given!r}. {hint}Settings{whose}: {', '.join(names)}."
         case "value_error":
             return str(first["ctx"]["error"])
         case "model_type":
