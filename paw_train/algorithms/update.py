@@ -179,8 +179,10 @@ class Updater:
         returns are all equal. For these a forward pass measures ratios and likelihoods."""
         every = self.objective.entropy_coef > 0 or self.reference is not None
         learns = [every or any(row.advantage or ()) or any(row.wm_weight or ()) for row in rows]
-        if not any(learns):  # a step of gradient zero: the optimiser's moments decay
-            learns = [True] * len(rows)
+        if not any(
+            learns
+        ):  # one is enough for a step of gradient zero: the optimiser's moments decay
+            learns[0] = True
         found = list(zip(rows, learns, strict=True))
         return [row for row, yes in found if yes], [row for row, yes in found if not yes]
 

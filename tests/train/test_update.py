@@ -77,10 +77,11 @@ def test_micro_batches_add_up_to_the_whole(conversation: bool, preset: str, chan
         assert cut_metrics[name] == pytest.approx(value, rel=1e-5, abs=1e-7), name
 
 
-def test_rows_without_a_gradient_are_measured_only(monkeypatch: Any) -> None:
-    wm = WorldModelSettings.preset("paw", alpha=0.25)
+@pytest.mark.parametrize("some", [True, False])
+def test_rows_without_a_gradient_are_measured_only(monkeypatch: Any, some: bool) -> None:
+    wm = WorldModelSettings.preset("paw", alpha=0.25) if some else WorldModelSettings.preset("off")
     rows = _prepared(False, wm).rows
-    for row in rows[::2]:
+    for row in rows[:: 2 if some else 1]:
         row.advantage = [0.0] * len(row.ids)
     found = []
     for parts in (Updater._by_gradient, lambda self, rows: (rows, [])):
@@ -89,7 +90,8 @@ def test_rows_without_a_gradient_are_measured_only(monkeypatch: Any) -> None:
         metrics = updater.step(rows, 0, 0)
         found.append((_gradient(updater), metrics, len(updater._by_gradient(rows)[1])))
     (gradient, metrics, measured), (whole, all_metrics, none) = found
-    assert 0 == none < measured < len(rows) and whole.abs().max() > 0
+    assert 0 == none < measured < len(rows) and (whole.abs().max() > 0) == some
+    assert gradient.shape == whole.shape
     assert torch.allclose(gradient, whole, rtol=1e-7, atol=1e-10)
     assert metrics == pytest.approx(all_metrics, rel=1e-6, nan_ok=True)
 
