@@ -179,10 +179,8 @@ class Updater:
         returns are all equal. For these a forward pass measures ratios and likelihoods."""
         every = self.objective.entropy_coef > 0 or self.reference is not None
         learns = [every or any(row.advantage or ()) or any(row.wm_weight or ()) for row in rows]
-        if not any(
-            learns
-        ):  # one is enough for a step of gradient zero: the optimiser's moments decay
-            learns[0] = True
+        if not any(learns):
+            learns[0] = True  # for a step of gradient zero, in which the optimiser's moments decay
         found = list(zip(rows, learns, strict=True))
         return [row for row, yes in found if yes], [row for row, yes in found if not yes]
 
