@@ -75,9 +75,10 @@ def _line(cls: type[Group], error: ValidationError, where: str) -> str:
         case "extra_forbidden" | "invalid_key":
             given, names = str(inner[0]), list(kind.model_fields)
             prefix = f"{name}." if name else ""
-            near = [prefix + one for one in similar(given, names)]
-            near = near or [
-                f"{g}.{given}" for g, k in groups_of(cls, where) if given in k.model_fields
+            near = [prefix + one for one in similar(given, names)] or [
+                f"{g}.{given}".lstrip(".")
+                for g, k in groups_of(cls, where)
+                if given in k.model_fields
             ]
             hint, whose = f"{offer(near[:3])} " if near else "", f" of {name}" if name else ""
             return f"Unknown setting {prefix + given!r}. {hint}Settings{whose}: {', '.join(names)}."

@@ -202,6 +202,7 @@ COMMANDS = {
     "train circle.yaml": "each other's base: circle -> other -> circle",
     "train unknown.yaml": "Did you mean 'updates'",
     "train smoke rollout.lr=1": "Did you mean 'cloning.lr', 'algorithm.critic.lr' or 'optimizer.lr'",
+    "train smoke rollout.seed=1": "Did you mean 'seed' or 'evaluation.seed'",
     "train smoke out=. name=started": "started holds a run with other settings",
     "train smoke --plan": "model.path is null",
     "train smoke algorithm.name=ppo algorithm.penalty=step": "algorithm.penalty is step, but ppo",
@@ -226,7 +227,9 @@ COMMANDS = {
     "eval openai:x --panel sudoku/4x4,alfworld/procedral": "Did you mean 'alfworld/procedural'",
     "eval openai:x --agent search_r1 agent.action_format=tools": "form of that agent's own",
     "eval openai:x --agent search_r1": "paw_gym/SearchQA-v0",
-    "eval openai:x --agent react agent.example=1": "'agent.example'. Did you mean 'agent.examples'",
+    "eval openai:x --agent react agent.example=1": (
+        "Unknown setting 'agent.example'. Did you mean 'agent.examples'"
+    ),
     "eval openai:x --agent reflexion agent.trials=0": "agent.trials is 1 or more, got 0",
     "eval openai:x --agent self_consistency evaluation.temperature=0": "set evaluation.temperature=0.7",
     "eval openai:x agent.action_format=tools env.template=compact": "{ask}",

@@ -87,7 +87,10 @@ def test_one_environment_of_a_list_is_chosen_by_name() -> None:
     ("changes", "message"),
     [
         (["env.leke.weight=2"], "Did you mean 'lake'"),
-        (["env.lake.weigth=2"], "'env.lake.weigth'. Did you mean 'env.lake.weight'"),
+        (
+            ["env.lake.weigth=2"],
+            "Unknown setting 'env.lake.weigth'. Did you mean 'env.lake.weight'",
+        ),
         (["env.lake.weight=0"], "env.lake.weight is above 0"),
         (["env.lake=1"], "env.lake is one of several environments"),
         (["env.lake.name=Lake/1"], "lower-case letters"),
